@@ -1,0 +1,103 @@
+"""Bulky output beside the log: what a reference to it looks like, and how a body is made small.
+
+Any JSON string of more than `inline_bytes_max` bytes is replaced by `{"$blob": {...}}`. The replacement works on the
+bytes of the body, so everything else keeps its exact spelling. A reference names the SHA-256 of the string's bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+PREVIEW_CHARS = 160
+_MARKER = b'{"$blob":'
+
+# One JSON string token. Possessive, so that a string of 50 MB leaves no trail of backtracking points.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_AFTER_KEY = re.compile(rb"\s*:")
+
+
+class BlobRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands in a body for content that lies elsewhere."""
+
+    sha256: str
+    """Hex digest of the content; also its name in content-addressed storage."""
+    size: int = msgspec.field(name="bytes")
+    """Length of the content in bytes."""
+    media_type: str = "text/plain"
+    preview: str = ""
+    """The first characters, for people."""
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str = "application/octet-stream", preview: str = "") -> BlobRef:
+        """Describe `content`."""
+        return cls(hashlib.sha256(content).hexdigest(), len(content), media_type, preview)
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """The JSON form of a reference: `{"$blob": {"sha256": …}}`."""
+
+    ref: BlobRef = msgspec.field(name="$blob")
+
+
+Text = str | Blob
+"""A string, or a reference to one that is too long to lie in the log."""
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes that a string is stored as outside the log (lone surrogates survive)."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text_from_bytes(content: bytes) -> str:
+    """The reverse of `text_bytes`."""
+    return content.decode("utf-8", "surrogatepass")
+
+
+def offload(body: bytes, inline_bytes_max: int) -> tuple[bytes, list[tuple[BlobRef, bytes]]]:
+    """Replace long strings of a JSON `body` by references; returns the new body and the contents, in order."""
+    if len(body) <= inline_bytes_max:
+        return body, []
+    pieces: list[bytes] = []
+    blobs: list[tuple[BlobRef, bytes]] = []
+    done = 0
+    for token in _STRING.finditer(body):
+        start, end = token.span()
+        if end - start - 2 <= inline_bytes_max or _AFTER_KEY.match(body, end):
+            continue
+        text = json.loads(body[start:end])
+        content = text_bytes(text)
+        ref = BlobRef.of(content, "text/plain", _preview(text))
+        pieces += [body[done:start], msgspec.json.encode(Blob(ref))]
+        blobs.append((ref, content))
+        done = end
+    if not blobs:
+        return body, []
+    pieces.append(body[done:])
+    return b"".join(pieces), blobs
+
+
+def _preview(text: str) -> str:
+    return text[:PREVIEW_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+_REFERENCE = re.compile(rb'\{"\$blob":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\}', re.DOTALL)
+
+
+def references(body: bytes) -> Iterator[BlobRef]:
+    """The references inside a JSON `body`, in order of appearance; text that only looks like one is passed over.
+
+    A reference is written by `offload` or `msgspec.json.encode` and therefore has this exact spelling; inside a JSON
+    string its quotes would be escaped, so a plain search over the bytes is exact.
+    """
+    if _MARKER not in body:
+        return
+    for found in _REFERENCE.finditer(body):
+        try:
+            yield msgspec.json.decode(found.group(1), type=BlobRef)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            continue

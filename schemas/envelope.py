@@ -1,0 +1,159 @@
+"""The envelope: who, when, which, and the hash chain; and the bytes in which an event lies in the hot log.
+
+`docs/format.md` is the specification of these bytes. Where an event lies (log, LSN, back-pointer) is not part of what
+it is: the hash covers the header alone, the header covers the body by its digest, and the digest is keyed with a
+secret of the trajectory. Once erasure has destroyed the secret and the body, the digest reveals nothing and the chain
+still verifies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import uuid
+
+import msgspec
+
+from .errors import Corrupt, Invalid
+
+HEADER_VERSION = 1
+RECORD_VERSION = 1
+HASH_BYTES = 32
+SECRET_BYTES = 32
+GENESIS_HASH = bytes(HASH_BYTES)
+"""`previous_hash` of the first event of a trajectory."""
+FIRST_SEQUENCE = 0
+KIND_LENGTH_MAX = 128
+EVENT_BYTES_MAX = 1 << 20
+
+_DOMAIN = b"stratalog.event.v1\0"
+_HEADER = struct.Struct(">BxH16sQQq32s32sBB")
+_RECORD = struct.Struct(">BBQH")
+
+FLAG_ERASED = 1
+FLAG_SECRET = 2
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The hashed part of an event. `created_at` is in µs since 1970 (UTC); `epoch` is the fencing token."""
+
+    tenant: str
+    trajectory_id: uuid.UUID
+    sequence_number: int
+    epoch: int
+    created_at: int
+    kind: str
+    schema_version: int
+    previous_hash: bytes
+    body_digest: bytes
+
+    def encode(self) -> bytes:
+        """The header's bytes, version 1."""
+        tenant, kind = self.tenant.encode("ascii"), self.kind.encode()
+        return (
+            _HEADER.pack(
+                HEADER_VERSION,
+                self.schema_version,
+                self.trajectory_id.bytes,
+                self.sequence_number,
+                self.epoch,
+                self.created_at,
+                self.previous_hash,
+                self.body_digest,
+                len(tenant),
+                len(kind),
+            )
+            + tenant
+            + kind
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Header:
+        """Read a header; raises `Corrupt` for bytes that are none."""
+        try:
+            version, schema, tid, seq, epoch, created, previous, digest, n_tenant, n_kind = _HEADER.unpack_from(data)
+            names = data[_HEADER.size :]
+            if version != HEADER_VERSION or len(names) != n_tenant + n_kind:
+                raise ValueError(f"header version {version}, {len(names)} bytes of names")
+            tenant, kind = names[:n_tenant].decode("ascii"), names[n_tenant:].decode()
+        except (struct.error, ValueError) as error:
+            raise Corrupt(f"not an event header: {error}") from error
+        return cls(tenant, uuid.UUID(bytes=tid), seq, epoch, created, kind, schema, previous, digest)
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """An event as it lies in a log: its place, its header, its body.
+
+    `secret` is present on the first event of a segment (`previous_lsn == 0`). `body` is empty where `erased`.
+    """
+
+    lsn: int
+    previous_lsn: int
+    header: Header
+    body: bytes
+    hash: bytes
+    erased: bool = False
+    secret: bytes | None = None
+
+
+def hash_header(encoded: bytes) -> bytes:
+    """SHA-256 over the domain and the header's bytes: the hash of the event."""
+    return hashlib.sha256(_DOMAIN + encoded).digest()
+
+
+def digest_body(secret: bytes, sequence_number: int, body: bytes) -> bytes:
+    """HMAC-SHA256 of the body under a key of its own, derived from the trajectory's secret (32 bytes)."""
+    key = hmac.digest(secret, sequence_number.to_bytes(8, "big"), "sha256")
+    return hmac.digest(key, body, "sha256")
+
+
+def check_kind(kind: str) -> str:
+    """Return `kind`, or raise `Invalid` for a name that the header cannot hold."""
+    if not kind or len(kind.encode()) > KIND_LENGTH_MAX or not kind.isprintable():
+        raise Invalid(f"{kind!r} is not an event kind", hint=f"use 1 to {KIND_LENGTH_MAX} printable bytes")
+    return kind
+
+
+def encode_record(
+    previous_lsn: int, header: bytes, body: bytes, *, secret: bytes | None = None, erased: bool = False
+) -> bytes:
+    """The value under which an event is stored in the hot log; the key is its LSN."""
+    flags = (FLAG_ERASED if erased else 0) | (FLAG_SECRET if secret is not None else 0)
+    return b"".join((_RECORD.pack(RECORD_VERSION, flags, previous_lsn, len(header)), header, secret or b"", body))
+
+
+def decode_record(lsn: int, value: bytes) -> Envelope:
+    """Read a stored event; raises `Corrupt` for bytes that are none. The chain is not checked here."""
+    try:
+        version, flags, previous_lsn, header_length = _RECORD.unpack_from(value)
+    except struct.error as error:
+        raise Corrupt(f"event at LSN {lsn} is too short") from error
+    if version != RECORD_VERSION or flags & ~(FLAG_ERASED | FLAG_SECRET):
+        raise Corrupt(f"event at LSN {lsn} has record version {version} and flags {flags}")
+    start = _RECORD.size + header_length
+    if len(value) < start:
+        raise Corrupt(f"event at LSN {lsn} ends within its header")
+    encoded = value[_RECORD.size : start]
+    secret = None
+    if flags & FLAG_SECRET:
+        secret = value[start : start + SECRET_BYTES]
+        start += SECRET_BYTES
+    return Envelope(
+        lsn=lsn,
+        previous_lsn=previous_lsn,
+        header=Header.decode(encoded),
+        body=value[start:],
+        hash=hash_header(encoded),
+        erased=bool(flags & FLAG_ERASED),
+        secret=secret,
+    )
+
+
+def check_body(envelope: Envelope, secret: bytes) -> None:
+    """Raise `Corrupt` if the body is not the one that the header covers."""
+    if envelope.erased:
+        return
+    header = envelope.header
+    if not hmac.compare_digest(digest_body(secret, header.sequence_number, envelope.body), header.body_digest):
+        raise Corrupt(f"body of event {header.sequence_number} of {header.trajectory_id} does not match its digest")

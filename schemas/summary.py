@@ -1,0 +1,125 @@
+"""One line about a trajectory, kept up to date event by event: what lists, heads and the cold tier show.
+
+A small sibling of the record: it holds no history, so the warm tier can store it in a row and go on from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from . import events as ev
+from .codec import Event
+
+
+class Summary(msgspec.Struct, omit_defaults=True):
+    """The state of a list row. Times are µs since 1970; `status` as in `TrajectoryRecord`."""
+
+    status: str = "pending"
+    model: str = ""
+    agent: str = ""
+    started_at: int | None = None
+    last_event_at: int | None = None
+    finished_at: int | None = None
+    turn: int = 0
+    turn_open: bool = False
+    events: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    pending_approvals: list[str] = []
+    escalations: list[str] = []
+    labels: dict[str, str] = {}
+    source: ev.Source | None = None
+    parent: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether a TaskFinished that was not reopened has been seen."""
+        return self.status in ("completed", "failed", "cancelled")
+
+    @property
+    def undated(self) -> bool:
+        """Whether the source knew no time at all."""
+        return self.labels.get("undated") == "true"
+
+    def advance(self, event: Event) -> int:
+        """Take in the next event, in place; returns the turn that the event belongs to. Never raises."""
+        self.events += 1
+        header = event.header
+        if self.started_at is None:
+            self.started_at = header.created_at
+        self.last_event_at = header.created_at
+        body = event.body
+        if isinstance(body, ev.TaskStarted):
+            self._started(body)
+        elif isinstance(body, ev.ContextBuilt):
+            if not self.turn_open:
+                self.turn += 1
+                self.turn_open = True
+        elif isinstance(body, ev.ModelReplied):
+            self._replied(body)
+        elif isinstance(body, ev.LabelsSet):
+            self._labelled(body)
+        else:
+            self._moved(body, header.created_at)
+        return self.turn
+
+    def _started(self, body: ev.TaskStarted) -> None:
+        self.model = body.model.name
+        self.agent = body.agent
+        self.labels = {**self.labels, **body.labels}
+        self.source = body.source
+        self.parent = body.parent
+        self._refresh()
+
+    def _replied(self, body: ev.ModelReplied) -> None:
+        if self.turn_open:
+            self.turn_open = False
+        else:
+            self.turn += 1
+        self.input_tokens += body.input_tokens or 0
+        self.output_tokens += body.output_tokens or 0
+        self.cost_usd += body.cost_usd or 0.0
+        self._refresh()
+
+    def _labelled(self, body: ev.LabelsSet) -> None:
+        merged = {**self.labels, **body.labels}
+        self.labels = {name: value for name, value in merged.items() if value}
+
+    def _moved(self, body: Any, at_us: int) -> None:
+        if isinstance(body, ev.ApprovalRequested):
+            self.pending_approvals = [*self.pending_approvals, body.tool_call_id]
+        elif isinstance(body, ev.ApprovalResolved):
+            self.pending_approvals = _without(self.pending_approvals, body.tool_call_id)
+        elif isinstance(body, ev.EscalationRaised):
+            self.escalations = [*self.escalations, body.escalation_id]
+        elif isinstance(body, ev.EscalationResolved):
+            self.escalations = _without(self.escalations, body.escalation_id)
+        elif isinstance(body, ev.TaskFinished):
+            if not self.ended:
+                self.status, self.finished_at, self.turn_open = body.status, at_us, False
+            return
+        elif isinstance(body, ev.TrajectoryReopened):
+            self.status, self.finished_at = "running", None
+        else:
+            return
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self.ended:
+            return
+        if self.escalations:
+            self.status = "escalated"
+        elif self.pending_approvals:
+            self.status = "waiting_approval"
+        else:
+            self.status = "running"
+
+
+def _without(items: list[str], item: str) -> list[str]:
+    kept = list(items)
+    if item in kept:
+        kept.remove(item)
+    return kept
