@@ -1,4 +1,4 @@
-"""What the tiers expect of each other: a store for the hot log, a store for bulky content, and all that holds content."""
+"""What the tiers expect of each other: a store for the hot log, one for bulky content, and all that holds content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All settings with their defaults. `hot/home.py` fills them from flags, environment, stratalog.toml; this is the list."""
+"""All settings with their defaults. `hot/home.py` fills them from flags, environment and stratalog.toml."""
 
 from __future__ import annotations
 
