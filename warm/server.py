@@ -4,14 +4,15 @@
         psycopg.connect(server.dsn)
 
 Guarantees:
-- One server for one folder, however many processes start it, at the same time or one after the other. Each process holds a
-  lock as long as it uses the server; the last one to call `stop` stops it, the others leave.
-- Whoever is killed keeps nothing up and breaks nothing. A server whose users are all gone goes on running and is met by the
-  next start; a server that was killed is started again once its last child has gone, and replays its log. How a live server
-  is told from a dead one is explained in `server_folder`.
+- One server for one folder, however many processes start it, at the same time or one after the other. Each process
+  holds a lock as long as it uses the server; the last one to call `stop` stops it, the others leave.
+- Whoever is killed keeps nothing up and breaks nothing. A server whose users are all gone goes on running and is met by
+  the next start; a server that was killed is started again once its last child has gone, and replays its log. How a
+  live server is told from a dead one is explained in `server_folder`.
 - The cluster appears complete and synced, or not at all. Every acknowledged commit survives a power loss: fsync and
   synchronous_commit are on unless the caller's settings turn them off.
-- Nobody but this account (and root) can connect: there is only a unix socket in a folder with mode 0700, no TCP, no password.
+- Nobody but this account (and root) can connect: there is only a unix socket in a folder with mode 0700, no TCP and no
+  password.
 
 The settings are those of the first start: a server that is running is used as it is. Linux only (/proc, pidfd).
 """
@@ -49,8 +50,6 @@ DEFAULT_SETTINGS = {
     "timezone": "UTC",
     "unix_socket_permissions": "0700",
 }
-# For these LZ4 is wanted, but not every build has it.
-COMPRESSION_SETTINGS = {"wal_compression": "on", "default_toast_compression": "pglz"}
 # The launcher decides these; with another value it would not find its own server again.
 RESERVED_SETTINGS = {
     "config_file",
@@ -78,16 +77,14 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         start_timeout_s: float = 120,
     ) -> None:
-        """`settings` go over `DEFAULT_SETTINGS`; `start_timeout_s` bounds a start, with the replay of the log, and a stop.
+        """`settings` go over `DEFAULT_SETTINGS`; `start_timeout_s` bounds a start (with its log replay) and a stop.
 
         Raises `MissingExtra` without psycopg, `Invalid` for a setting that the launcher decides.
         """
         self._pq = require("psycopg.pq", "warm")
         for name, value in (settings or {}).items():
             if name in RESERVED_SETTINGS or not re.fullmatch(r"[a-z_][a-z0-9_.]*", name) or "\0" in value:
-                raise Invalid(
-                    f"{name!r} cannot be set for the embedded PostgreSQL", hint="use a server of your own: --dsn"
-                )
+                raise Invalid(f"{name!r} cannot be set for the embedded server", hint="use a server of your own: --dsn")
         self._settings = dict(settings or {})
         self._bin_dir = bin_dir
         self._folder = ServerFolder(Path(base).resolve())
@@ -238,7 +235,7 @@ class EmbeddedPostgres:
     def _check_major(self, binaries: Binaries, major: int | None) -> None:
         if major is not None and binaries.major != major:
             raise Invalid(
-                f"{self._folder.data} was made by PostgreSQL {major}, {binaries.bin_dir} is PostgreSQL {binaries.major}",
+                f"{self._folder.data} was made by PostgreSQL {major}, {binaries.bin_dir} holds {binaries.major}",
                 hint=f"use PostgreSQL {major}, or carry the data over with pg_dump and pg_restore",
             )
 
@@ -274,20 +271,17 @@ class EmbeddedPostgres:
         sync_path(self._folder.base)
 
     def _all_settings(self, command: list[str], passage: Passage) -> dict[str, str]:
-        settings = dict(DEFAULT_SETTINGS)
-        for name, fallback in COMPRESSION_SETTINGS.items():
-            # With -C the program only prints a setting, and refuses a value that its build does not know.
-            done = subprocess.run(
-                [*command, "-c", f"{name}=lz4", "-C", name],
-                capture_output=True,
-                cwd="/",
-                env=SERVER_ENVIRONMENT,
-                pass_fds=passage.descriptors,
-                check=False,
-                **passage.user.identity,
-            )
-            settings[name] = "lz4" if done.returncode == 0 else fallback
-        return settings | self._settings
+        # With -C the program only prints a setting; it fails where its build does not know the value.
+        lz4 = subprocess.run(
+            [*command, "-c", "wal_compression=lz4", "-C", "wal_compression"],
+            capture_output=True,
+            cwd="/",
+            env=SERVER_ENVIRONMENT,
+            pass_fds=passage.descriptors,
+            check=False,
+            **passage.user.identity,
+        )
+        return DEFAULT_SETTINGS | {"wal_compression": "on" if lz4.returncode else "lz4"} | self._settings
 
     def _exited(self) -> Unavailable:
         return Unavailable(

@@ -7,9 +7,9 @@
     base/use.lock      held, shared, by each process that uses the server
     base/server.lock   held by the processes of the server themselves, all of them, from initdb on
 
-A process number says little: it is used again, and after a restart of a container nearly always. The kernel drops a lock when
-its last holder is gone, however it went, so server.lock alone tells whether anything of a server is left, also of one whose
-main process was killed. Numbers are used only to send the signal, and only if that process works in our data folder.
+A process number says little: it is used again, and after a restart of a container nearly always. The kernel drops a
+lock when its last holder is gone, however it went, so server.lock alone tells whether anything of a server is left,
+also of one whose main process was killed. Numbers only serve to send the signal, if that process works in our data.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ServerFolder:
         """Open the log at its end, readable for us alone: statements in it carry data."""
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
             self.log.replace(self.base / "server.log.1")
-        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
+        return os.fdopen(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
 
     def log_tail(self, from_byte: int) -> str:
         """Return at most the last 2,000 bytes of what was logged from this position on."""

@@ -1,10 +1,10 @@
 """The account that the embedded PostgreSQL runs as, and how it reaches folders that it may not walk to.
 
 PostgreSQL refuses to run as root. Root therefore starts it as the owner of the data, at first `postgres` or `nobody`.
-That user often cannot walk to the home: it lies below /root, or below any other folder with mode 0700. Opening the parents to
-everybody, granting capabilities or mount namespaces would weaken the machine or fail in a container. Instead root opens the
-folder and hands the descriptor down: the path `/proc/self/fd/N` leads every process of the server into the folder
-without a look at its parents, and needs no privilege.
+That user often cannot walk to the home: it lies below /root, or below any other folder with mode 0700. Opening the
+parents to everybody, granting capabilities or mount namespaces would weaken the machine or fail in a container. Instead
+root opens the folder and hands the descriptor down: the path `/proc/self/fd/N` leads every process of the server into
+the folder without a look at its parents, and needs no privilege.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServerUser:
 
     @classmethod
     def of(cls, data: Path) -> ServerUser:
-        """Return the account for this data folder, which need not exist yet; `Unavailable` if we cannot be that user."""
+        """Return the account for this data folder, which may not exist yet; `Unavailable` if we cannot be that user."""
         owner = data.stat() if data.exists() else None
         ours = os.geteuid()
         if ours != 0:
