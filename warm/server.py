@@ -197,8 +197,9 @@ class EmbeddedPostgres:
                 f"a PostgreSQL that stratalog did not start runs in {folder.data}",
                 hint=f"stop it: pg_ctl stop -D {folder.data}",
             )
+        found = self._find_binaries()
         user = ServerUser.of(folder.data)
-        binaries = reachable_by(user, self._find_binaries())
+        binaries = reachable_by(user, found)
         if folder.major() is None:
             self._make_cluster(binaries, user, lock, deadline)
         socket_folder = folder.make_socket_folder(user)
