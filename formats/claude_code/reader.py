@@ -1,0 +1,202 @@
+"""Lines of a session file to lanes: the main agent, and each sub-agent that is written into the same file.
+
+A damaged line stays where it was, as an opaque event, and is reported; whole records that can be told apart on such a
+line (two objects without a line feed, a half-written record followed by its second attempt) are read all the same. A
+record that repeats one before it, uuid and content, is a copy (resumed sessions contain them): it is kept opaque and
+counts nothing twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from stratalog.formats import scan
+from stratalog.formats.head import Head
+from stratalog.formats.lines import Line, lines
+from stratalog.formats.native import Damaged, Record, decode_record, members, string
+from stratalog.formats.source import Item, Problem
+
+from .conversation import Damage, Held, Started
+from .messages import prompt
+from .records import FORMAT, Native
+from .session import Session
+
+COPIES_REMEMBERED_MAX = 1 << 18
+UNPLACED_MAX = 256
+_MAIN = "main"
+_RESTART = re.compile(rb'\{"(?:type|parentUuid|uuid|timestamp|sessionId|isSidechain)"\s*:')
+_RESTARTS_TRIED_MAX = 16
+
+_SESSION_TYPES = frozenset(
+    {
+        "agent-name",
+        "ai-title",
+        "custom-title",
+        "last-prompt",
+        "mode",
+        "permission-mode",
+        "pr-link",
+        "progress",
+        "queue-operation",
+        "worktree-state",
+    }
+)
+
+
+def is_record(record: Record) -> bool:
+    """Whether only Claude Code writes such a record."""
+    kind = string(record.get("type"))
+    if kind in ("user", "assistant", "system", "attachment"):
+        if "systemPayload" in record or "sessionId" not in record or "uuid" not in record:
+            return False
+        message = members(record.get("message")) or {}
+        return "parts" not in message and (kind in ("system", "attachment") or bool(message))
+    if kind == "summary":
+        return "leafUuid" in record
+    if kind == "file-history-snapshot":
+        return "snapshot" in record
+    return kind in _SESSION_TYPES and "sessionId" in record
+
+
+class ClaudeCode:
+    """The reader of Claude Code sessions."""
+
+    name = FORMAT
+
+    def sniff(self, head: Head) -> bool:
+        """One record of this program in the first lines is enough: the others may be damaged or unknown."""
+        if any(is_record(record) for record in head.records):
+            return True
+        # A first line longer than the head: its keys are all there is to see.
+        return not head.records and {"type", "sessionId", "uuid", "isSidechain"} <= head.keys.keys()
+
+    def read(self, path: Path) -> Iterator[Item]:
+        """The items of a session file."""
+        file = _File(path.name)
+        for line in lines(path):
+            yield from file.line(line)
+            yield from file.drain()
+        file.finish()
+        yield from file.drain()
+
+
+class _File:
+    """The lanes of one file while it is read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lanes: dict[str, Session] = {}
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._lane_of: OrderedDict[str, str] = OrderedDict()
+        """uuid of a sidechain record without an agent id to its lane."""
+        self._last_sidechain = ""
+        self._last = ""
+        self._unplaced: list[Held] = []
+
+    def drain(self) -> Iterator[Item]:
+        """The items that are ready."""
+        for lane in self._lanes.values():
+            yield from lane.drain()
+
+    def finish(self) -> None:
+        """The file ends."""
+        if self._unplaced:
+            self._place(_MAIN)
+        for lane in list(self._lanes.values()):
+            lane.finish()
+
+    def line(self, line: Line) -> Iterator[Problem]:
+        """Take a line in; yields what is wrong with it."""
+        try:
+            self._record(line.number, line.raw, decode_record(line.raw))
+        except Damaged as error:
+            yield from self._damaged(line, str(error))
+
+    def _damaged(self, line: Line, reason: str) -> Iterator[Problem]:
+        for piece in _pieces(line.raw):
+            try:
+                self._record(line.number, piece, decode_record(piece))
+            except Damaged as error:
+                cut = not line.ended and line.raw.endswith(piece)
+                yield Problem(line.number, f"the last line is cut off: {error}" if cut else str(error))
+                self._feed(self._last, Damage("damaged", piece))
+
+    def _record(self, number: int, raw: bytes, record: Record) -> None:
+        native = Native.of(number, raw, record)
+        key = self._key(native)
+        identity = native.identity()
+        if identity is not None:
+            if identity in self._seen:
+                self._feed(key, Damage(f"copy:{native.type}", raw))
+                return
+            self._seen[identity] = None
+            if len(self._seen) > COPIES_REMEMBERED_MAX:
+                self._seen.popitem(last=False)
+        self._feed(key, native)
+
+    # --- lanes -------------------------------------------------------------------------------------------------
+
+    def _key(self, native: Native) -> str:
+        """The lane of a record; empty when it does not say and none has been before it."""
+        if "isSidechain" not in native.record and "uuid" not in native.record:
+            return self._last
+        if not native.sidechain:
+            return _MAIN
+        agent = native.text("agentId")
+        if agent:
+            return f"agent:{agent}"
+        uuid, parent = native.text("uuid") or f"line {native.line}", native.text("parentUuid")
+        key = self._lane_of.get(parent, "") if parent else f"sidechain:{uuid}"
+        key = key or self._last_sidechain or f"sidechain:{uuid}"
+        self._lane_of[uuid] = self._last_sidechain = key
+        if len(self._lane_of) > COPIES_REMEMBERED_MAX:
+            self._lane_of.popitem(last=False)
+        return key
+
+    def _feed(self, key: str, held: Held) -> None:
+        if not key:
+            self._unplaced.append(held)
+            if len(self._unplaced) >= UNPLACED_MAX:
+                self._place(_MAIN)
+            return
+        self._place(key)
+        if key not in self._lanes:
+            self._open(key, held)
+        self._last = key
+        self._lanes[key].feed(held)
+
+    def _place(self, key: str) -> None:
+        """Records that did not say whose they are belong to the first trajectory of the file."""
+        unplaced, self._unplaced = self._unplaced, []
+        for held in unplaced:
+            self._feed(key, held)
+
+    def _open(self, key: str, held: Held) -> None:
+        if key == _MAIN:
+            self._lanes[key] = Session(key, self._name)
+            return
+        agent_id = key.partition(":")[2]
+        parent = _MAIN if _MAIN in self._lanes else ""
+        self._lanes[key] = Session(key, self._name, agent_id, parent)
+        if parent:
+            task = prompt(held) if isinstance(held, Native) else ""
+            self._lanes[parent].feed(Started(agent_id, task))
+
+
+def _pieces(raw: bytes) -> list[bytes]:
+    """A damaged line as the objects that stand on it and what lies between them."""
+    pieces = scan.values(raw)
+    if len(pieces) > 1:
+        return pieces
+    for tried, restart in enumerate(_RESTART.finditer(raw, 1)):
+        if tried >= _RESTARTS_TRIED_MAX:
+            break
+        try:
+            decode_record(raw[restart.start() :])
+        except Damaged:
+            continue
+        return [raw[: restart.start()], raw[restart.start() :]]
+    return [raw]
