@@ -1,0 +1,92 @@
+"""Verifying a hot log from its stored bytes: density of LSNs, every chain, every body, every content."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+
+import msgspec
+
+from stratalog.schemas.blobs import references
+from stratalog.schemas.chain import START, ChainCheck, Link
+from stratalog.schemas.errors import Corrupt, StratalogError
+
+from .source import LogEvent, LogSource
+
+BATCH_EVENTS = 512
+BATCH_BYTES = 16 << 20
+
+
+class Span(msgspec.Struct, frozen=True):
+    """What a tier has of a trajectory: its last event here, by number and hash."""
+
+    last_sequence: int
+    last_hash: bytes
+
+
+class HotReport(msgspec.Struct):
+    """What was read, what is wrong, and where each trajectory ends."""
+
+    events: int = 0
+    problems: list[str] = []
+    spans: dict[uuid.UUID, Span] = {}
+    blobs: int = 0
+    blob_problems: list[str] = []
+
+
+def verify_log(source: LogSource, secrets: Mapping[uuid.UUID, bytes], report: HotReport) -> HotReport:
+    """Read a whole log and add what was found to `report`. Damage ends the reading of this log, and is reported.
+
+    `secrets` are those of trajectories whose beginning was pruned here (from the heads).
+    """
+    chains: dict[uuid.UUID, ChainCheck | None] = {}
+    after = 0
+    try:
+        while events := source.read(after, BATCH_EVENTS, BATCH_BYTES):
+            for event in events:
+                if after and event.envelope.lsn != after + 1:
+                    raise Corrupt(f"the event at LSN {after + 1} is missing")
+                after = event.envelope.lsn
+                report.events += 1
+                _check_event(event, chains, secrets, report)
+        if after < source.durable_lsn() and after:
+            raise Corrupt(f"the log ends at LSN {after}, {source.durable_lsn()} was durable")
+    except StratalogError as error:
+        report.problems.append(f"log {source.log_id}, after LSN {after}: {error.message}")
+    for trajectory_id, chain in chains.items():
+        if chain is not None:
+            report.spans[trajectory_id] = Span(chain.position.sequence_number, chain.position.hash)
+    return report
+
+
+def _check_event(
+    event: LogEvent, chains: dict[uuid.UUID, ChainCheck | None], secrets: Mapping[uuid.UUID, bytes], report: HotReport
+) -> None:
+    envelope = event.envelope
+    header = envelope.header
+    trajectory_id = header.trajectory_id
+    if envelope.previous_lsn == 0:
+        after = START if header.sequence_number == 0 else Link(header.sequence_number - 1, header.previous_hash)
+        chains[trajectory_id] = ChainCheck(envelope.secret, after)
+    elif trajectory_id not in chains:
+        after = Link(header.sequence_number - 1, header.previous_hash)  # what came before was pruned
+        chains[trajectory_id] = ChainCheck(secrets.get(trajectory_id), after)
+    chain = chains[trajectory_id]
+    if chain is None:
+        return  # already reported
+    try:
+        chain.feed(envelope)
+    except Corrupt as error:
+        report.problems.append(f"LSN {envelope.lsn}: {error.message}")
+        chains[trajectory_id] = None
+    _check_blobs(event, report)
+
+
+def _check_blobs(event: LogEvent, report: HotReport) -> None:
+    contents = {ref.sha256: content for ref, content in event.blobs}
+    for ref in references(event.envelope.body):
+        report.blobs += 1
+        content = contents.get(ref.sha256)
+        if content is None or hashlib.sha256(content).hexdigest() != ref.sha256:
+            report.blob_problems.append(f"LSN {event.envelope.lsn}: content {ref.sha256} is missing or damaged")

@@ -1,0 +1,223 @@
+"""Group commit: the five stages of the specification's Table 4.
+
+Callers stage their events under one lock (ingestion). A thread takes what has queued while the previous commit ran, up
+to B_max events, or waits up to W for company where that is configured (aggregation), writes it as one batch (vectorised
+write), syncs (barrier), and releases every waiter (release): coroutines with one call into their loop per group.
+
+There is no timer by default: under load the previous sync is the window. Events leave in the order in which they were
+staged, so each trajectory's order is kept. If a commit fails, its events and all staged after it are in doubt; the
+committer refuses everything from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from stratalog.schemas.errors import InDoubt, StratalogError
+from stratalog.schemas.protocols import Put, Store
+from stratalog.schemas.settings import HotSettings
+
+from .keys import Position
+
+
+class Waiter(Protocol):
+    """Somebody who waits for a staged entry; called from the commit thread."""
+
+    def released(self, result: Any) -> None: ...
+    def failed(self, error: StratalogError) -> None: ...
+
+
+class Staged:
+    """Events that are committed together: their puts, the last position, who waits, and what the waiter gets."""
+
+    __slots__ = ("events", "last", "puts", "result", "size", "waiter")
+
+    def __init__(self, puts: list[Put], events: int, last: Position, size: int, waiter: Waiter, result: Any) -> None:
+        self.puts = puts
+        self.events = events
+        self.last = last
+        self.size = size
+        self.waiter = waiter
+        self.result = result
+
+
+class ThreadWaiter:
+    """A thread parked on a lock."""
+
+    __slots__ = ("_error", "_gate", "_result")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._result: Any = None
+        self._error: StratalogError | None = None
+
+    def released(self, result: Any) -> None:
+        self._result = result
+        self._gate.release()
+
+    def failed(self, error: StratalogError) -> None:
+        self._error = error
+        self._gate.release()
+
+    def wait(self) -> Any:
+        """Park until released; returns the result or raises the error."""
+        self._gate.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class LoopWaiter:
+    """A coroutine; its loop is called once per group for all of its waiters."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+    def released(self, result: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def failed(self, error: StratalogError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Committer:
+    """Owns the commit thread. `lock` guards staging; hold it when calling `stage`."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: HotSettings,
+        *,
+        drain_due: Callable[[], bool],
+        begin_group: Callable[[Sequence[Staged], bool], list[Put]],
+        end_group: Callable[[Staged], None],
+    ) -> None:
+        """`drain_due` asks for a group of all that is queued; `begin_group` is called under the lock with the group
+        and whether it is all that is staged, and may add puts; `end_group` gets the group's last entry once durable.
+        """
+        self.lock = threading.Lock()
+        self._store = store
+        self._settings = settings
+        self._drain_due = drain_due
+        self._begin_group = begin_group
+        self._end_group = end_group
+        self._work = threading.Condition(self.lock)
+        self._queue: deque[Staged] = deque()
+        self._idle = False
+        self._stopping = False
+        self.failure: StratalogError | None = None
+        self.groups = 0
+        self._thread = threading.Thread(target=self._run, name="stratalog-commit", daemon=True)
+        self._thread.start()
+
+    def stage(self, entry: Staged) -> None:
+        """Queue an entry; the caller holds `lock` and has checked `failure`."""
+        self._queue.append(entry)
+        if self._idle:
+            self._work.notify()
+
+    def close(self) -> None:
+        """Commit what is queued, then stop the thread."""
+        with self.lock:
+            self._stopping = True
+            self._work.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            group, puts = self._next_group()
+            if not group:
+                return
+            try:
+                for entry in group:
+                    puts += entry.puts
+                self._store.commit(puts)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
+                self._fail(group, error)
+                return
+            self.groups += 1
+            self._end_group(group[-1])
+            _release(group)
+
+    def _next_group(self) -> tuple[list[Staged], list[Put]]:
+        with self.lock:
+            while not self._queue and not self._stopping:
+                self._idle = True
+                self._work.wait()
+            self._idle = False
+        if self._settings.group_window_us:
+            self._gather()
+        with self.lock:
+            group = self._take(everything=self._drain_due())
+            return group, self._begin_group(group, not self._queue) if group else []
+
+    def _gather(self) -> None:
+        """Wait up to W for the group to fill."""
+        deadline = time.monotonic() + self._settings.group_window_us / 1e6
+        with self.lock:
+            while sum(entry.events for entry in self._queue) < self._settings.group_events_max and not self._stopping:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return
+                self._idle = True
+                self._work.wait(remaining)
+                self._idle = False
+
+    def _take(self, *, everything: bool) -> list[Staged]:
+        queue, settings = self._queue, self._settings
+        group: list[Staged] = []
+        events = size = 0
+        while queue:
+            entry = queue[0]
+            full = events + entry.events > settings.group_events_max or size + entry.size > settings.group_bytes_max
+            if group and full and not everything:
+                break
+            group.append(queue.popleft())
+            events += entry.events
+            size += entry.size
+        return group
+
+    def _fail(self, group: list[Staged], error: Exception) -> None:
+        failure = error if isinstance(error, StratalogError) else InDoubt(f"committing: {error}")
+        with self.lock:
+            self.failure = failure
+            group = group + list(self._queue)
+            self._queue.clear()
+        for entry in group:
+            doubt = InDoubt(f"this append may or may not have become durable: {failure.message}", hint=failure.hint)
+            doubt.__cause__ = failure
+            waiter = entry.waiter
+            if isinstance(waiter, LoopWaiter):
+                if not waiter.loop.is_closed():
+                    waiter.loop.call_soon_threadsafe(waiter.failed, doubt)
+            else:
+                waiter.failed(doubt)
+
+
+def _release(group: list[Staged]) -> None:
+    loops: dict[asyncio.AbstractEventLoop, list[Staged]] = {}
+    for entry in group:
+        waiter = entry.waiter
+        if isinstance(waiter, LoopWaiter):
+            loops.setdefault(waiter.loop, []).append(entry)
+        else:
+            waiter.released(entry.result)
+    for loop, entries in loops.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_release_all, entries)
+
+
+def _release_all(entries: list[Staged]) -> None:
+    for entry in entries:
+        entry.waiter.released(entry.result)

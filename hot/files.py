@@ -1,0 +1,77 @@
+"""Small files that must be whole after a crash, and locks that the kernel releases when a process dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+from stratalog.schemas.errors import Locked
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o600, exclusive: bool = False) -> None:
+    """Replace a file: after a crash it holds the old or the new content, whole. `exclusive` keeps an existing one."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        if exclusive:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        else:
+            Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_quickly(path: Path, content: bytes) -> None:
+    """Replace a file without waiting for the disk: whole, but maybe old after a power loss."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+class FileLock:
+    """An exclusive flock; gone with the process. `note` is written into the file for people and other processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, *, note: bytes = b"", wait: bool = False) -> None:
+        """Take the lock; raises `Locked` at once where another process has it, unless `wait`."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            holder = os.read(descriptor, 200).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise Locked(f"{self.path} is held by {holder or 'another process'}") from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, note or f"process {os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock up; harmless when it is not held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,111 @@
+"""The head of every trajectory in the log: where its next event goes, and what it still needs from the log.
+
+Heads change with every event and are kept in memory; they are saved into a group of commits every now and then
+(`META_HEADS` says up to which LSN), and what came after is found by scanning the events at open. Heads that were saved
+and not used since are dropped from memory and read again when needed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import msgspec
+
+from stratalog.schemas.codec import kind_of
+from stratalog.schemas.events import EventBody, TaskStarted
+from stratalog.schemas.protocols import Put, Store
+
+from . import keys
+from .keys import Head
+
+SAVE_EVERY_EVENTS = 65_536
+CACHED_MAX = 200_000
+
+
+class Heads:
+    """Not thread-safe; the log calls it under its lock."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._heads: dict[uuid.UUID, Head] = {}
+        self._dirty: set[uuid.UUID] = set()
+        self._live: dict[uuid.UUID, int] = {}
+        self._live_changed: dict[uuid.UUID, int] = {}
+        self.saved_lsn = 0
+        stored = store.get("meta", keys.META_HEADS)
+        if stored is not None:
+            self.saved_lsn = keys.decode_position(stored).lsn
+        for key, value in store.scan("meta", keys.LIVE_PREFIX, keys.prefix_end(keys.LIVE_PREFIX)):
+            if pin := int.from_bytes(value, "big"):
+                self._live[uuid.UUID(bytes=key[len(keys.LIVE_PREFIX) :])] = pin
+
+    def get(self, trajectory_id: uuid.UUID) -> Head | None:
+        """The head, from memory or from the store."""
+        head = self._heads.get(trajectory_id)
+        if head is None:
+            stored = self._store.get("meta", keys.HEAD_PREFIX + trajectory_id.bytes)
+            if stored is not None:
+                head = self._heads[trajectory_id] = keys.decode_head(stored)
+        return head
+
+    def set(self, head: Head, body: EventBody) -> Head:
+        """Take in the head after an event with this body; returns it with its flags."""
+        kind = kind_of(body)
+        imported = head.imported or (isinstance(body, TaskStarted) and body.source is not None)
+        ended = (head.ended and kind != "TrajectoryReopened") or kind == "TaskFinished"
+        if (imported, ended) != (head.imported, head.ended):
+            head = msgspec.structs.replace(head, imported=imported, ended=ended)
+        self._heads[head.trajectory_id] = head
+        self._dirty.add(head.trajectory_id)
+        self._pin(head, kind)
+        return head
+
+    def adopt(self, head: Head) -> None:
+        """Take a head as it is, without an event."""
+        self._heads[head.trajectory_id] = head
+        self._dirty.add(head.trajectory_id)
+
+    def _pin(self, head: Head, kind: str) -> None:
+        trajectory_id = head.trajectory_id
+        if head.imported or head.ended or kind == "TrajectoryReleased":
+            if self._live.pop(trajectory_id, None) is not None:
+                self._live_changed[trajectory_id] = 0
+        elif kind == "Checkpoint" or trajectory_id not in self._live:
+            pin = head.lsn if kind == "Checkpoint" else head.first_lsn
+            self._live[trajectory_id] = self._live_changed[trajectory_id] = pin
+
+    def pinned_lsn(self) -> int | None:
+        """The first LSN that a live trajectory needs, if any does."""
+        return min(self._live.values(), default=None)
+
+    def due(self, lsn: int) -> bool:
+        """Whether it is time to save."""
+        return lsn - self.saved_lsn >= SAVE_EVERY_EVENTS
+
+    def save(self, position: keys.Position) -> list[Put]:
+        """What to commit so that the stored heads are current up to `position`."""
+        puts = [
+            Put("meta", keys.HEAD_PREFIX + trajectory_id.bytes, keys.encode(self._heads[trajectory_id]))
+            for trajectory_id in self._dirty
+        ]
+        puts += [
+            Put("meta", keys.LIVE_PREFIX + trajectory_id.bytes, pin.to_bytes(8, "big"))
+            for trajectory_id, pin in self._live_changed.items()
+        ]
+        puts.append(Put("meta", keys.META_HEADS, keys.encode(position)))
+        self.saved_lsn = position.lsn
+        self._dirty.clear()
+        self._live_changed.clear()
+        if len(self._heads) > CACHED_MAX:
+            self._heads.clear()
+        return puts
+
+    def all(self) -> Iterator[Head]:
+        """Every head: those in memory, then those only stored."""
+        in_memory = dict(self._heads)
+        yield from in_memory.values()
+        for _, value in self._store.scan("meta", keys.HEAD_PREFIX, keys.prefix_end(keys.HEAD_PREFIX)):
+            head = keys.decode_head(value)
+            if head.trajectory_id not in in_memory:
+                yield head

@@ -1,0 +1,109 @@
+"""The `Store` in memory, on a disk that can crash: what was not synced may be gone, as on a real device."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+
+from stratalog.schemas.errors import InDoubt
+from stratalog.schemas.protocols import Put
+
+Operation = Put | tuple[str, bytes, bytes]
+"""A put, or a range that was deleted: (space, start, stop)."""
+
+
+class SimDisk:
+    """Survives the stores on it: what is durable, and batches that were written but not yet synced.
+
+    `fault` is called before each step (`write`, `sync`) and may raise, to fail there.
+    """
+
+    def __init__(self, fault: Callable[[str], None] | None = None) -> None:
+        self.batches: list[tuple[Operation, ...]] = []
+        self.synced = 0
+        self.fault = fault or (lambda step: None)
+
+    def crash(self, keep: int = 0) -> None:
+        """Lose power: of the batches that were not synced, the first `keep` have reached the device."""
+        del self.batches[self.synced + keep :]
+        self.synced = len(self.batches)
+
+
+class SimStore:
+    """A store on a `SimDisk`; see `Store` for the contract."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._values: dict[str, dict[bytes, bytes]] = {}
+        self._keys: dict[str, list[bytes]] = {}
+        self._failed = False
+        for batch in disk.batches:
+            self._apply(batch)
+
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        for operation in batch:
+            if isinstance(operation, Put):
+                values, keys = self._space(operation.space)
+                if operation.key not in values:
+                    bisect.insort(keys, operation.key)
+                values[operation.key] = operation.value
+            else:
+                space, start, stop = operation
+                values, keys = self._space(space)
+                first, last = bisect.bisect_left(keys, start), bisect.bisect_left(keys, stop)
+                for key in keys[first:last]:
+                    del values[key]
+                del keys[first:last]
+
+    def _space(self, space: str) -> tuple[dict[bytes, bytes], list[bytes]]:
+        return self._values.setdefault(space, {}), self._keys.setdefault(space, [])
+
+    def _write(self, batch: tuple[Operation, ...]) -> None:
+        if self._failed:
+            raise InDoubt("an earlier commit failed")
+        try:
+            self._disk.fault("write")
+            self._disk.batches.append(batch)
+        except OSError as error:
+            self._failed = True
+            raise InDoubt(f"committing: {error}") from error
+        self._apply(batch)
+
+    def commit(self, puts: Sequence[Put]) -> None:
+        """Write all `puts` atomically and durably."""
+        self._write(tuple(puts))
+        try:
+            self._disk.fault("sync")
+        except OSError as error:
+            self._failed = True
+            raise InDoubt(f"committing: {error}") from error
+        self._disk.synced = len(self._disk.batches)
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        """The value of `key`, or `None`."""
+        return self._space(space)[0].get(key)
+
+    def scan(self, space: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with `start <= key < stop`, in order, as they were at the start of the scan."""
+        values, keys = self._space(space)
+        last = len(keys) if stop is None else bisect.bisect_left(keys, stop)
+        for key in keys[bisect.bisect_left(keys, start) : last]:
+            if key in values:
+                yield key, values[key]
+
+    def last(self, space: str) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key, or `None`."""
+        values, keys = self._space(space)
+        return (keys[-1], values[keys[-1]]) if keys else None
+
+    def delete_range(self, space: str, start: bytes, stop: bytes) -> None:
+        """Forget `start <= key < stop`; durable with the next commit."""
+        self._write(((space, start, stop),))
+
+    def disk_bytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(len(key) + len(value) for values in self._values.values() for key, value in values.items())
+
+    def close(self) -> None:
+        """Release the store."""
+        self._failed = True

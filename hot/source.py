@@ -1,0 +1,285 @@
+"""Where the sidecar gets the events of a log from: its owner over the socket, or the log itself when nobody owns it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from stratalog.schemas.blobs import BlobRef
+from stratalog.schemas.envelope import Envelope, decode_record
+from stratalog.schemas.errors import (
+    Conflict,
+    Corrupt,
+    CursorMismatch,
+    Invalid,
+    Locked,
+    NotFound,
+    StratalogError,
+    Unavailable,
+)
+
+from . import frames, serving
+from .frames import Request
+from .home import Home
+from .keys import Head
+from .keys import Position as Cursor
+from .marks import peek
+from .opening import open_engine, wanted
+
+__all__ = ["Cursor", "LogEvent", "LogReader", "LogSource", "has_more", "open_source"]
+
+CONNECT_TIMEOUT_S = 2.0
+REPLY_TIMEOUT_S = 60.0
+_ERRORS: dict[str, type[StratalogError]] = {
+    error.code: error for error in (Conflict, Corrupt, CursorMismatch, Invalid, Locked, NotFound)
+}
+
+
+class LogEvent(msgspec.Struct, frozen=True):
+    """Everything needed to replicate one event: its envelope, and the content it refers to."""
+
+    envelope: Envelope
+    blobs: tuple[tuple[BlobRef, bytes], ...] = ()
+
+
+class LogSource(Protocol):
+    """The durable events of one log, in order. Closing it releases the log."""
+
+    log_id: uuid.UUID
+
+    def durable_lsn(self) -> int:
+        """The LSN up to which events can be read."""
+
+    def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
+        """Events after an LSN, without a hole; at least one if there is one. Raises `Locked` to ask for a break:
+        close the source and open it again later."""
+
+    def wait(self, after_lsn: int, timeout_s: float) -> bool:
+        """Until something after an LSN is durable; whether it is."""
+
+    def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
+        """Say what Postgres has committed and compared."""
+
+    def close(self) -> None:
+        """Release the log."""
+
+
+class LogReader(Protocol):
+    """What read commands ask of a log, whoever owns it."""
+
+    log_id: uuid.UUID
+
+    def status(self) -> dict[str, Any]:
+        """Positions and sizes."""
+
+    def heads(self) -> list[Head]:
+        """The heads of all trajectories."""
+
+    def envelopes(self, trajectory_id: uuid.UUID, from_sequence: int = 0) -> Iterator[Envelope]:
+        """The events of a trajectory that lie here."""
+
+    def blob(self, lsn: int, sha256: str) -> bytes:
+        """Content of an event."""
+
+    def close(self) -> None:
+        """Release the log."""
+
+
+def open_source(home: Home, log_id: uuid.UUID, cursor: Cursor | None = None) -> LogSource:
+    """The events of a log after `cursor`; raises `CursorMismatch`, `Locked`, `OpenRefused`."""
+    source = _open(home, log_id)
+    try:
+        source.hello(cursor or Cursor())
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def open_reader(home: Home, log_id: uuid.UUID) -> LogReader:
+    """A log for reading; raises `Locked`, `OpenRefused`."""
+    return _open(home, log_id)
+
+
+def has_more(home: Home, log_id: uuid.UUID, cursor: Cursor | None) -> bool:
+    """Whether a log may hold events after `cursor`, told without opening it: false only for one closed in order."""
+    if home.socket_path(log_id).exists():
+        return True
+    mark = peek(home.log_folder(log_id) / "HEAD")
+    if mark is None:
+        return (home.log_folder(log_id) / "db").exists()
+    return not mark.closed or mark.lsn > (cursor.lsn if cursor else 0)
+
+
+def _open(home: Home, log_id: uuid.UUID) -> SocketSource | LocalSource:
+    path = home.socket_path(log_id)
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    while True:
+        connection = _connect(path)
+        if connection is not None:
+            return SocketSource(log_id, connection)
+        try:
+            return LocalSource(home, log_id)
+        except Locked:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)  # the owner is just opening or closing it
+
+
+def _connect(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(REPLY_TIMEOUT_S)
+    try:
+        connection.connect(os.fspath(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def unpack_events(packed: Sequence[Any]) -> list[LogEvent]:
+    """The events of a reply."""
+    return [
+        LogEvent(
+            decode_record(lsn, record),
+            tuple((msgspec.json.decode(ref, type=BlobRef), content) for ref, content in contents),
+        )
+        for lsn, record, contents in packed
+    ]
+
+
+class SocketSource:
+    """A log that another process owns."""
+
+    def __init__(self, log_id: uuid.UUID, connection: socket.socket) -> None:
+        self.log_id = log_id
+        self._connection = connection
+        self._durable = 0
+
+    def _ask(self, operation: str, **arguments: Any) -> Any:
+        try:
+            frames.send(self._connection, Request(operation, arguments))
+            reply = frames.receive_reply(self._connection)
+        except OSError as error:
+            raise Unavailable(f"the owner of the log {self.log_id} does not answer: {error}", hint="") from error
+        if reply.error:
+            raise _ERRORS.get(reply.error, Unavailable)(reply.message)
+        return reply.result
+
+    def hello(self, cursor: Cursor) -> None:
+        """Prove the cursor; raises `CursorMismatch`."""
+        self._durable = self._ask("hello", log_id=str(self.log_id), lsn=cursor.lsn, hash=cursor.hash)["durable"]
+
+    def durable_lsn(self) -> int:
+        """See `LogSource`."""
+        return self._durable
+
+    def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
+        """See `LogSource`."""
+        return self._read(after_lsn, events_max, bytes_max, 0.0)
+
+    def _read(self, after_lsn: int, events_max: int, bytes_max: int, wait_s: float) -> list[LogEvent]:
+        result = self._ask("read", after=after_lsn, events_max=events_max, bytes_max=bytes_max, wait_s=wait_s)
+        self._durable = result["durable"]
+        return unpack_events(result["events"])
+
+    def wait(self, after_lsn: int, timeout_s: float) -> bool:
+        """See `LogSource`."""
+        self._durable = self._ask("read", after=after_lsn, events_max=0, bytes_max=0, wait_s=timeout_s)["durable"]
+        return self._durable > after_lsn
+
+    def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
+        """See `LogSource`."""
+        self._ask("acknowledge", lsn=lsn, hash=digest, quarantined=list(quarantined))
+
+    def status(self) -> dict[str, Any]:
+        """See `LogReader`."""
+        result: dict[str, Any] = self._ask("status")
+        return {**result, "owned": True}
+
+    def heads(self) -> list[Head]:
+        """See `LogReader`."""
+        return [msgspec.convert(head, Head) for head in self._ask("heads")]
+
+    def envelopes(self, trajectory_id: uuid.UUID, from_sequence: int = 0) -> Iterator[Envelope]:
+        """See `LogReader`."""
+        events_max = 256
+        while True:
+            packed = self._ask(
+                "envelopes", trajectory_id=str(trajectory_id), from_sequence=from_sequence, events_max=events_max
+            )
+            for lsn, record in packed:
+                envelope = decode_record(lsn, record)
+                from_sequence = envelope.header.sequence_number + 1
+                yield envelope
+            if len(packed) < events_max:
+                return
+
+    def blob(self, lsn: int, sha256: str) -> bytes:
+        """See `LogReader`."""
+        content: bytes = self._ask("blob", lsn=lsn, sha256=sha256)
+        return content
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+
+class LocalSource:
+    """A log that nobody owns, opened here; given up soon after somebody asks for it."""
+
+    def __init__(self, home: Home, log_id: uuid.UUID) -> None:
+        self.log_id = log_id
+        self._folder = home.log_folder(log_id)
+        self._engine = open_engine(home, log_id=log_id, yielding=True)
+
+    def hello(self, cursor: Cursor) -> None:
+        """Prove the cursor; raises `CursorMismatch`."""
+        self._engine.check_cursor(cursor)
+
+    def durable_lsn(self) -> int:
+        """See `LogSource`."""
+        return self._engine.durable.value
+
+    def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
+        """See `LogSource`."""
+        if wanted(self._folder):
+            raise Locked(f"another process wants the log {self.log_id}")
+        return unpack_events(serving.read_batch(self._engine, after_lsn, events_max, bytes_max))
+
+    def wait(self, after_lsn: int, timeout_s: float) -> bool:
+        """Nobody appends to an ownerless log, so this never waits."""
+        return self._engine.durable.value > after_lsn
+
+    def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
+        """See `LogSource`."""
+        self._engine.acknowledge(lsn, digest, quarantined)
+
+    def status(self) -> dict[str, Any]:
+        """See `LogReader`."""
+        return {**serving.status_of(self._engine), "owned": False}
+
+    def heads(self) -> list[Head]:
+        """See `LogReader`."""
+        return self._engine.all_heads()
+
+    def envelopes(self, trajectory_id: uuid.UUID, from_sequence: int = 0) -> Iterator[Envelope]:
+        """See `LogReader`."""
+        return self._engine.envelopes(trajectory_id, from_sequence)
+
+    def blob(self, lsn: int, sha256: str) -> bytes:
+        """See `LogReader`."""
+        return self._engine.contents.get(lsn, sha256)
+
+    def close(self) -> None:
+        """Release the log."""
+        self._engine.close()
