@@ -1,0 +1,75 @@
+# Everything runs from here; `make demo` and `make test` need python3 (3.11 or newer), make and the package registry.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_WORKERS ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-duckdb2 lint types imports bench bench-spine examples dagster docs clean
+
+help:
+	@echo "make demo      install, then run the main job on real trajectories"
+	@echo "make test      install, then run the whole test suite"
+	@echo "make lint      ruff; make types: mypy; make imports: the import contract"
+	@echo "make bench     all benchmarks (BENCH=quick for a short run)"
+	@echo "make examples  run every example"
+	@echo "make dagster   open the Dagster UI on ./.stratalog"
+	@echo "make clean     remove the virtual environments and caches"
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "stratalog needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "This Python cannot make virtual environments. On Debian and Ubuntu:"; \
+	  echo "  apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/installed
+
+demo: install
+	$(BIN)/stratalog demo $(DEMO)
+
+test: install
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal $(TESTS)
+
+# The query tests once more on DuckDB 2, in an environment of its own.
+.venv-duckdb2/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-duckdb2
+	grep -v '^duckdb==' constraints.txt > .venv-duckdb2/constraints.txt
+	.venv-duckdb2/bin/pip install --quiet --constraint .venv-duckdb2/constraints.txt --editable '.[dev]' 'duckdb>=2,<3'
+	@touch $@
+
+test-duckdb2: .venv-duckdb2/installed
+	.venv-duckdb2/bin/pytest -n $(PYTEST_WORKERS) tests/integration/test_views.py tests/integration/test_s3.py
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+imports: install
+	$(BIN)/lint-imports
+
+bench: bench-spine
+
+bench-%: install
+	$(BIN)/python benchmarks/$*.py
+
+examples: install
+	$(BIN)/python examples/run_all.py
+
+dagster: install
+	$(BIN)/stratalog dagster
+
+docs: install
+	$(BIN)/python -m stratalog.cold.schema_docs > docs/schema.md
+
+clean:
+	rm -rf $(VENV) .venv-duckdb2 build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
