@@ -1,0 +1,209 @@
+"""A storage in an object store, through fsspec (tested with s3fs).
+
+A put is atomic and durable when the store acknowledges it, which is the store's promise and not ours; the length is
+checked afterwards all the same. Large files go up in parts that nobody sees before the last request completes them.
+Parts of an upload that never completed are aborted a day later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from stratalog.schemas.errors import Invalid, Unavailable
+from stratalog.schemas.extras import require
+
+from .filesystem import open_range_reader
+from .scratch import Scratch, clean_scratch
+from .storage import PARTIAL_AGE_S_MIN, STORE_HINT, Entry, check_path, translated
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_TRUE = {"1", "true", "yes", "on"}
+_CLIENT = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2}}
+_S3_OPTIONS = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", "use_ssl", "addressing_style"}
+
+
+def s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `s3fs.S3FileSystem` for `cold.storage_options`; raises `Invalid` for an unknown name."""
+    unknown = sorted(set(options) - _S3_OPTIONS)
+    if unknown:
+        raise Invalid(
+            f"{unknown[0]!r} is not an option of S3", hint=f"cold.storage_options has {', '.join(sorted(_S3_OPTIONS))}"
+        )
+    arguments: dict[str, Any] = {name: options[name] for name in options if name not in ("region", "addressing_style")}
+    for name in ("anon", "use_ssl"):
+        if name in arguments:
+            arguments[name] = arguments[name].lower() in _TRUE
+    if "region" in options:
+        arguments["client_kwargs"] = {"region_name": options["region"]}
+    # Servers other than Amazon's rarely have a host name for each bucket.
+    style = options.get("addressing_style", "path" if "endpoint_url" in options else "auto")
+    return {**arguments, "config_kwargs": {**_CLIENT, "s3": {"addressing_style": style}}}
+
+
+def filesystem_arguments(scheme: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `fsspec.filesystem(scheme, …)`, as JSON values; no listing cache, it would be stale."""
+    return {**(s3_arguments(options) if scheme == "s3" else options), "use_listings_cache": False}
+
+
+def open_filesystem(scheme: str, options: Mapping[str, str]) -> Any:
+    """The fsspec file system of an object store; raises `MissingExtra` without s3fs, `Invalid` for bad options."""
+    fsspec = require("fsspec", "cold")
+    if scheme == "s3":
+        require("s3fs", "s3")
+    try:
+        return fsspec.filesystem(scheme, skip_instance_cache=True, **filesystem_arguments(scheme, options))
+    except ImportError as error:
+        raise Invalid(f"{scheme}:// needs a package: {error}", hint="install the package it names") from error
+
+
+class Bucket:
+    """Objects below `<scheme>://<root>`."""
+
+    is_local = False
+
+    def __init__(self, scheme: str, root: str, options: Mapping[str, str]) -> None:
+        self._root = root.strip("/")
+        self.url = f"{scheme}://{self._root}"
+        self.arguments = filesystem_arguments(scheme, options)
+        self.filesystem = open_filesystem(scheme, options)
+        self._scheme = scheme
+        self._scratch: Scratch | None = None
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write an object, then ask for its length."""
+        key = self._key(path)
+        with translated("write", self.url_of(path)):
+            self.filesystem.pipe_file(key, content)
+        self._check(path, len(content))
+
+    def keeps(self, path: str, content: bytes) -> bool:
+        """Whether the object has this length and, where the store tells, this MD5."""
+        entry = self.entry(path)
+        if entry is None or entry.size != len(content):
+            return False
+        if _MD5.fullmatch(entry.etag) is None:
+            return True
+        return entry.etag == hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+    def scratch(self) -> Path:
+        """A locked folder among the temporary files of this machine."""
+        if self._scratch is None:
+            self._scratch = Scratch(_scratch_parent())
+        return self._scratch.folder()
+
+    def move(self, source: Path, path: str) -> None:
+        """Upload a local file, check its length there, then remove it here."""
+        size = source.stat().st_size
+        with translated("write", self.url_of(path)):
+            self.filesystem.put_file(str(source), self._key(path))
+        self._check(path, size)
+        source.unlink()
+
+    def entry(self, path: str) -> Entry | None:
+        """The object at `path`, or `None`; raises `NotFound` where even the bucket is missing."""
+        with translated("look at", self.url_of(path)):
+            try:
+                found = self.filesystem.info(self._key(path))
+            except FileNotFoundError as error:
+                if error.__cause__ is not None and "bucket" in str(error).lower():
+                    raise
+                return None
+        return _entry(path, found) if found["type"] == "file" else None
+
+    def open(self, path: str) -> BinaryIO:
+        """A reader that asks for ranges."""
+        return open_range_reader(self.filesystem, self._key(path))
+
+    def read(self, path: str) -> bytes:
+        """The whole object."""
+        with translated("read", self.url_of(path)):
+            return bytes(self.filesystem.cat_file(self._key(path)))
+
+    def delete(self, path: str) -> None:
+        """Remove the object."""
+        key = self._key(path)
+        with translated("delete", self.url_of(path)), contextlib.suppress(FileNotFoundError):
+            self.filesystem.rm_file(key)
+
+    def files(self, folder: str) -> Iterator[Entry]:
+        """Every object below `folder`, sorted; only plain names, others are not ours."""
+        with translated("list", self.url_of(folder)):
+            found = self.filesystem.find(self._key(folder), detail=True)
+        for key in sorted(found):
+            path = str(key).removeprefix(self._root).lstrip("/")
+            with contextlib.suppress(Invalid):
+                yield _entry(check_path(path), found[key])
+
+    def folders(self, folder: str) -> list[str]:
+        """The last names of the prefixes right below `folder`."""
+        with translated("list", self.url_of(folder)):
+            try:
+                found = self.filesystem.ls(self._key(folder), detail=True)
+            except FileNotFoundError as error:
+                if error.__cause__ is not None and "bucket" in str(error).lower():
+                    raise
+                return []
+        names = {str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory"}
+        return sorted(names - {""})
+
+    def clean_partial(self) -> int:
+        """Remove scratch folders of dead processes here, and abort uploads that have not completed for a day."""
+        return clean_scratch(_scratch_parent()) + (self._abort_uploads() if self._scheme == "s3" else 0)
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def url_of(self, path: str) -> str:
+        """The object's URL."""
+        return f"{self.url}/{path}" if path else self.url
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}" if path else self._root
+
+    def _check(self, path: str, size: int) -> None:
+        entry = self.entry(path)
+        if entry is None or entry.size != size:
+            there = "nothing" if entry is None else f"{entry.size} bytes"
+            raise Unavailable(f"{self.url_of(path)}: wrote {size} bytes, found {there}", hint=STORE_HINT)
+
+    def _abort_uploads(self) -> int:
+        bucket, _, prefix = self._root.partition("/")
+        before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=PARTIAL_AGE_S_MIN)
+        aborted = 0
+        with translated("clean", self.url):
+            found = self.filesystem.call_s3(
+                "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else ""
+            )
+            for upload in found.get("Uploads", ()):
+                if upload["Initiated"] < before:
+                    self.filesystem.call_s3(
+                        "abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+                    aborted += 1
+        return aborted
+
+
+def _entry(path: str, found: Mapping[str, Any]) -> Entry:
+    modified = found.get("LastModified") or found.get("created")
+    seconds = modified.timestamp() if isinstance(modified, dt.datetime) else 0.0
+    return Entry(path, int(found["size"]), seconds, str(found.get("ETag", "")).strip('"'))
+
+
+def _scratch_parent() -> Path:
+    """A folder among the temporary files that only this user can enter."""
+    parent = Path(tempfile.gettempdir()) / f"stratalog-scratch-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    status = parent.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise Invalid(f"{parent} is not private to this user", hint="remove it, or set TMPDIR to a folder of your own")
+    return parent

@@ -1,0 +1,117 @@
+"""Readers of object stores that keep no state between calls, as DuckDB needs them.
+
+DuckDB reads one file on several threads. fsspec's own file objects have one position and one read-ahead buffer for all
+of them; with `register_filesystem` DuckDB 2.0 then gets wrong ranges. A `RangeReader` asks the store for each
+range on its own, and its position belongs to the thread that set it.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any, BinaryIO, cast
+
+from fsspec.spec import AbstractFileSystem
+
+from .storage import translated
+
+
+class RangeReader(io.RawIOBase):
+    """A read-only file of `size` bytes; any number of threads may seek and read it at the same time."""
+
+    def __init__(self, filesystem: Any, path: str, size: int) -> None:
+        super().__init__()
+        self._filesystem = filesystem
+        self._path = path
+        self._position = threading.local()
+        self.size = size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set this thread's position."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self.size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"position {start + offset} is before the file")
+        self._position.value = start + offset
+        return start + offset
+
+    def tell(self) -> int:
+        """This thread's position, 0 at first."""
+        return cast(int, getattr(self._position, "value", 0))
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes from this thread's position, fewer only at the end."""
+        start = self.tell()
+        end = self.size if size is None or size < 0 else min(self.size, start + size)
+        if start >= end:
+            return b""
+        with translated("read", self._path):
+            content = bytes(self._filesystem.cat_file(self._path, start=start, end=end))
+            if len(content) != end - start:
+                raise OSError(f"asked for {end - start} bytes, got {len(content)}")
+        self._position.value = end
+        return content
+
+    def readall(self) -> bytes:
+        """Everything from this thread's position."""
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` as far as the file goes."""
+        view = memoryview(buffer).cast("B")
+        content = self.read(len(view))
+        view[: len(content)] = content
+        return len(content)
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+
+def open_range_reader(filesystem: Any, path: str) -> BinaryIO:
+    """A reader of the object at `path`; raises `NotFound`."""
+    with translated("read", path):
+        return cast(BinaryIO, RangeReader(filesystem, path, int(filesystem.info(path)["size"])))
+
+
+class StatelessFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """Another fsspec file system, read-only, whose files are `RangeReader`s: for `register_filesystem` of DuckDB."""
+
+    cachable = False
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self._inner = inner
+        self.protocol = inner.protocol
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> BinaryIO:
+        if mode != "rb":
+            raise PermissionError(f"{path}: this file system is for reading")
+        return open_range_reader(self._inner, path)
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO:
+        """A reader of the object at `path`."""
+        return self._open(self._inner._strip_protocol(path), mode, **options)
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """What the store knows about an object."""
+        with translated("read", path):
+            return cast(dict[str, Any], self._inner.info(path, **options))
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        """What lies below a path."""
+        with translated("list", path):
+            return cast(list[Any], self._inner.ls(path, detail=detail, **options))
+
+    def glob(self, path: str, **options: Any) -> Any:
+        """The objects that match a pattern."""
+        with translated("list", path):
+            return self._inner.glob(path, **options)
+
+    def modified(self, path: str) -> Any:
+        """When an object was written."""
+        with translated("read", path):
+            return self._inner.modified(path)

@@ -1,0 +1,193 @@
+"""Questions to the cold tier in SQL, by DuckDB inside this process.
+
+`connect` gives a DuckDB connection with the views of one snapshot; `rows` and `run_sql` give rows that are plain JSON
+values. Nothing is ever downloaded on the way: extensions of DuckDB are used only where they are installed. Local files
+are read by DuckDB itself, object stores through `filesystem.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from stratalog.hot.home import Home
+from stratalog.schemas.errors import Invalid, MissingExtra, StratalogError
+
+from .bucket import open_filesystem
+from .filesystem import StatelessFileSystem
+from .snapshot import snapshot_files
+from .storage import LOCAL_SCHEMES, split_url
+from .views import VIEWS, literal, view_statements
+
+ROWS_MAX = 100_000
+"""The most rows that `run_sql` returns at once."""
+_FETCH_ROWS = 1_000
+_VIEWS_HINT = f"the views are {', '.join(VIEWS)}; see the columns of one with: DESCRIBE {VIEWS[1]}"
+
+
+def connect(
+    home: Home | str | os.PathLike[str] | None = None,
+    *,
+    files: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection with the views over the current snapshot of `home`, or over `files` (URLs).
+
+    Without `home` it is `STRATALOG_HOME`, or `./.stratalog`. `storage_options` are for `files` in an object store.
+    Raises `HomeMissing`, `Unavailable`, `MissingExtra`.
+    """
+    if files is None:
+        if not isinstance(home, Home):
+            home = Home.open(home or os.environ.get("STRATALOG_HOME") or ".stratalog")
+        files = snapshot_files(home)
+        storage_options = home.settings.cold.storage_options
+    connection = duckdb.connect(
+        config={
+            "autoinstall_known_extensions": "false",
+            "temp_directory": str(Path(tempfile.gettempdir()) / f"stratalog-duckdb-{os.getuid()}-{os.getpid()}"),
+        }
+    )
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for scheme in _object_schemes(files):
+            connection.register_filesystem(StatelessFileSystem(open_filesystem(scheme, storage_options or {})))
+        for statement in view_statements(files):
+            _execute(connection, statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def init_script(files: Sequence[str], storage_options: Mapping[str, str] | None = None) -> str:
+    """SQL that makes the views in any DuckDB shell; credentials are never written into it."""
+    script = ["-- The views of stratalog over one snapshot.", "SET TimeZone = 'UTC';"]
+    if "s3" in _object_schemes(files):
+        script += _s3_secret(storage_options or {})
+    return "\n".join(script + [f"{statement};" for statement in view_statements(files)]) + "\n"
+
+
+def run_sql(connection: duckdb.DuckDBPyConnection, text: str, *, rows_max: int = ROWS_MAX) -> list[dict[str, Any]]:
+    """The rows of a query as JSON values; raises `Invalid` for wrong SQL and for more than `rows_max` rows."""
+    found: list[dict[str, Any]] = []
+    for row in rows(connection, text):
+        if len(found) == rows_max:
+            raise Invalid(
+                f"the query has more than {rows_max} rows",
+                hint="add a LIMIT, or write the result to a file: COPY (…) TO 'result.parquet'",
+            )
+        found.append(row)
+    return found
+
+
+def rows(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[dict[str, Any]]:
+    """The rows of a query as JSON values, a thousand in memory at a time; raises `Invalid` for wrong SQL.
+
+    Ids and times become text (ISO 8601), bytes hexadecimal, numbers that JSON lacks (NaN, infinity) null. Columns of
+    the same name get `_1`, `_2`, … at their end.
+    """
+    result = _execute(connection, text)
+    names = _distinct([column[0] for column in result.description or ()])
+    while names:
+        with _translated():
+            chunk = result.fetchmany(_FETCH_ROWS)
+        if not chunk:
+            return
+        for row in chunk:
+            yield dict(zip(names, map(json_value, row), strict=True))
+
+
+def json_value(value: Any) -> Any:
+    """A value of DuckDB as one that JSON has."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return _number(value)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case dict():
+            return {
+                name if isinstance(name, str) else str(json_value(name)): json_value(v) for name, v in value.items()
+            }
+        case list() | tuple():
+            return [json_value(item) for item in value]
+        case uuid.UUID() | dt.timedelta():
+            return str(value)
+    return str(value)
+
+
+def _number(value: Decimal) -> int | float | str | None:
+    """A decimal as a number where one has its exact value, else as text."""
+    if not value.is_finite():
+        return None
+    if value == value.to_integral_value():
+        return int(value)
+    return float(value) if Decimal(repr(float(value))) == value else str(value)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    distinct: list[str] = []
+    for name in names:
+        number, candidate = 0, name
+        while candidate in distinct:
+            number += 1
+            candidate = f"{name}_{number}"
+        distinct.append(candidate)
+    return distinct
+
+
+def _execute(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
+    with _translated():
+        return connection.execute(text)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except duckdb.OutOfMemoryException as error:
+        raise Invalid(f"DuckDB: {error}", hint="ask for less at once, or first: SET memory_limit = '…GB'") from error
+    except duckdb.Error as error:
+        if isinstance(error.__cause__, StratalogError):
+            raise error.__cause__ from error
+        raise Invalid(f"DuckDB: {error}", hint=_VIEWS_HINT) from error
+    except ImportError as error:
+        raise MissingExtra(error.name or "pytz", "cold") from error
+
+
+def _object_schemes(files: Sequence[str]) -> list[str]:
+    return sorted({split_url(file)[0] for file in files} - set(LOCAL_SCHEMES))
+
+
+def _s3_secret(options: Mapping[str, str]) -> list[str]:
+    endpoint, settings = options.get("endpoint_url", ""), ["TYPE s3", "PROVIDER credential_chain"]
+    if endpoint:
+        scheme, _, host = endpoint.rpartition("://")
+        settings += [f"ENDPOINT {literal(host.rstrip('/'))}", f"USE_SSL {str(scheme != 'http').lower()}"]
+        settings.append(
+            f"URL_STYLE {literal('path' if options.get('addressing_style', 'path') == 'path' else 'vhost')}"
+        )
+    if "region" in options:
+        settings.append(f"REGION {literal(options['region'])}")
+    return [
+        "-- Credentials come from the AWS_ variables or ~/.aws.",
+        "INSTALL httpfs; LOAD httpfs; INSTALL aws; LOAD aws;",
+        f"CREATE OR REPLACE TEMPORARY SECRET stratalog ({', '.join(settings)});",
+    ]
