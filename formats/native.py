@@ -52,17 +52,20 @@ def decode_record(raw: bytes) -> Record:
 
 def members(value: msgspec.Raw | None) -> Record | None:
     """The members of an object, else `None`."""
-    return _decoded(_records, value)
+    found: Record | None = _decoded(_records, value)
+    return found
 
 
 def elements(value: msgspec.Raw | None) -> list[msgspec.Raw] | None:
     """The elements of an array, else `None`."""
-    return _decoded(_arrays, value)
+    found: list[msgspec.Raw] | None = _decoded(_arrays, value)
+    return found
 
 
 def string(value: msgspec.Raw | None) -> str | None:
     """The text of a string, else `None`."""
-    return _decoded(_strings, value)
+    found: str | None = _decoded(_strings, value)
+    return found
 
 
 def integer(value: msgspec.Raw | None) -> int | None:
@@ -88,14 +91,20 @@ def _decoded(decoder: msgspec.json.Decoder[Any], value: msgspec.Raw | None) -> A
         return None
 
 
+def _is(value: msgspec.Raw, literal: bytes) -> bool:
+    """Compare without a copy of the value, which may be long."""
+    view = memoryview(value)
+    return view.nbytes == len(literal) and view.tobytes() == literal
+
+
 def is_true(value: msgspec.Raw | None) -> bool:
     """Whether the value is `true`."""
-    return value is not None and memoryview(value) == b"true"
+    return value is not None and _is(value, b"true")
 
 
 def is_null(value: msgspec.Raw | None) -> bool:
     """Whether the value is absent or `null`."""
-    return value is None or memoryview(value) in (b"", b"null")
+    return value is None or _is(value, b"") or _is(value, b"null")
 
 
 def foreign(value: bytes | msgspec.Raw) -> msgspec.Raw:

@@ -1,4 +1,4 @@
-"""Records of one trajectory to events, one by one and in file order; replies come in whole (`session.py` holds them)."""
+"""Records of one trajectory to events, one by one in file order; replies come in whole (see `session.py`)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,5 @@
+"""SWE-agent trajectories: one `.traj` per run."""
+
+from .reader import SweAgent
+
+__all__ = ["SweAgent"]
