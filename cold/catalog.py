@@ -1,0 +1,253 @@
+"""The table catalog: which files are the cold table. Apache Iceberg, by PyIceberg in the Postgres of the warm tier.
+
+A consolidation run becomes visible by one commit, whole or not at all; its snapshot carries the run's id, so whoever
+comes after a crash can tell whether it happened, and no run is committed twice: a commit that lost a race, or whose
+outcome is unknown, looks for the run id before it tries again. Iceberg's own tables lie in a Postgres schema of their
+own (`stratalog_catalog`), its metadata files in the lake under `iceberg/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import msgspec
+import psycopg
+import stamina
+from psycopg.conninfo import conninfo_to_dict
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DoubleType,
+    FixedType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+    UUIDType,
+)
+from sqlalchemy import URL
+from sqlalchemy.exc import OperationalError
+
+from stratalog.schemas.arrow import COLUMNS, PARTITION_COLUMNS
+from stratalog.schemas.errors import Unavailable
+
+from .iceberg_io import STORAGE_OPTIONS
+from .lake import Lake
+from .statements import statements
+
+CATALOG_SCHEMA = "stratalog_catalog"
+TABLE = ("stratalog", "events")
+RUN_ID = "stratalog.run-id"
+"""Key of the run id in a snapshot's summary."""
+COMMIT_ATTEMPTS = 20
+
+_TYPES: dict[str, IcebergType] = {
+    "extension<arrow.uuid>": UUIDType(),
+    "string": StringType(),
+    "int64": LongType(),
+    "int32": IntegerType(),
+    "double": DoubleType(),
+    "bool": BooleanType(),
+    "binary": BinaryType(),
+    "date32[day]": DateType(),
+    "timestamp[us, tz=UTC]": TimestamptzType(),
+    "fixed_size_binary[32]": FixedType(32),
+}
+
+
+class RunTotals(msgspec.Struct, frozen=True):
+    """What one committed run added to the table."""
+
+    files: int
+    events: int
+    bytes: int
+
+
+def iceberg_schema() -> Schema:
+    """The table's schema; the field ids are the places of the columns, from 1, and must never change."""
+    return Schema(
+        *(
+            NestedField(number, column.name, _TYPES[str(column.type)], not column.nullable, column.description)
+            for number, column in enumerate(COLUMNS, start=1)
+        )
+    )
+
+
+def _partition_spec(schema: Schema) -> PartitionSpec:
+    return PartitionSpec(
+        *(
+            PartitionField(schema.find_field(name).field_id, 1000 + index, IdentityTransform(), name)
+            for index, name in enumerate(PARTITION_COLUMNS)
+        )
+    )
+
+
+def _properties(schema: Schema) -> dict[str, str]:
+    counted = {f"write.metadata.metrics.column.{column.name}": "none" for column in COLUMNS if not column.statistics}
+    return {
+        "format-version": "2",
+        # A retry of PyIceberg's own would not look for the run id.
+        "commit.retry.num-retries": "0",
+        "commit.manifest-merge.enabled": "true",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "20",
+        "schema.name-mapping.default": schema.name_mapping.model_dump_json(),
+        **counted,
+    }
+
+
+def sqlalchemy_url(dsn: str) -> str:
+    """The SQLAlchemy URL of a libpq connection string or URL, with the catalog's schema as the search path."""
+    known = conninfo_to_dict(dsn)
+    options = f"{known.pop('options', None) or ''} -c search_path={CATALOG_SCHEMA}".strip()
+    query = {name: str(value) for name, value in known.items() if value is not None}
+    return URL.create("postgresql+psycopg", query={**query, "options": options}).render_as_string(hide_password=False)
+
+
+class Catalog:
+    """The Iceberg catalog with the one table `stratalog.events`. Not shared between processes; close it at the end."""
+
+    def __init__(self, dsn: str, lake: Lake) -> None:
+        self._dsn = dsn
+        self._lake = lake
+        self._opened: SqlCatalog | None = None
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def ensure(self) -> None:
+        """Make the catalog's schema and the table, where they are missing."""
+        with _translated(), psycopg.connect(self._dsn) as conn:
+            # Two processes that create at once would both find nothing and then collide.
+            conn.execute(statements("catalog")["lock_creation"])
+            conn.execute(statements("catalog")["create_schema"])
+            conn.commit()
+            conn.execute(statements("catalog")["lock_creation"])
+            catalog = self._catalog()
+            catalog.create_namespace_if_not_exists(TABLE[0])
+            schema = iceberg_schema()
+            catalog.create_table_if_not_exists(
+                TABLE,
+                schema,
+                location=f"{self._lake.url}/iceberg/{TABLE[1]}",
+                partition_spec=_partition_spec(schema),
+                properties=_properties(schema),
+            )
+
+    def snapshot_files(self) -> list[str]:
+        """The absolute URLs of the data files of the current snapshot, sorted; empty before the first commit."""
+        with _translated():
+            table = self._table()
+            snapshot = table.current_snapshot() if table is not None else None
+            if table is None or snapshot is None:
+                return []
+            return sorted(
+                entry.data_file.file_path
+                for manifest in snapshot.manifests(table.io)
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            )
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether the run has been committed."""
+        return self.run_totals(run_id) is not None
+
+    def run_totals(self, run_id: str) -> RunTotals | None:
+        """What the run added, or `None` if it has not been committed."""
+        with _translated():
+            table = self._table()
+            return None if table is None else _totals(table, run_id)
+
+    def commit(self, files: list[str], run_id: str) -> RunTotals:
+        """Add `files` (absolute URLs) in one snapshot that carries `run_id`; does nothing if the run is there already.
+
+        Raises `Unavailable` when others keep committing at the same time, or Postgres or the lake do not answer.
+        """
+        self.ensure()
+        with _translated():
+            for attempt in stamina.retry_context(
+                on=CommitFailedException, attempts=COMMIT_ATTEMPTS, wait_initial=0.05, wait_max=2.0, timeout=60.0
+            ):
+                with attempt:
+                    table = self._catalog().load_table(TABLE)
+                    done = _totals(table, run_id)
+                    if done is not None:
+                        return done
+                    # The names carry run id and digest, and the run is not there, so none of them can be; looking
+                    # for duplicates would read every manifest.
+                    table.add_files(files, {RUN_ID: run_id}, check_duplicate_files=False)
+            committed = _totals(self._catalog().load_table(TABLE), run_id)
+        if committed is None:
+            raise Unavailable(f"the commit of run {run_id} is not in the catalog", hint="run the same command again")
+        return committed
+
+    def _table(self) -> Table | None:
+        if self._opened is None:
+            with psycopg.connect(self._dsn) as conn:
+                if conn.execute(statements("catalog")["exists"]).fetchone() != (True,):
+                    return None
+        catalog = self._catalog()
+        return catalog.load_table(TABLE) if catalog.table_exists(TABLE) else None
+
+    def _catalog(self) -> SqlCatalog:
+        if self._opened is None:
+            options = msgspec.json.encode(self._lake.storage_options).decode()
+            self._opened = SqlCatalog(
+                "stratalog",
+                **{
+                    "uri": sqlalchemy_url(self._dsn),
+                    "warehouse": f"{self._lake.url}/iceberg",
+                    "py-io-impl": "stratalog.cold.iceberg_io.LakeFileIO",
+                    STORAGE_OPTIONS: options,
+                    # A server may have restarted since the last call.
+                    "pool_pre_ping": "true",
+                },
+            )
+        return self._opened
+
+
+def _totals(table: Table, run_id: str) -> RunTotals | None:
+    for snapshot in reversed(table.metadata.snapshots):
+        summary = snapshot.summary
+        if summary is not None and summary.additional_properties.get(RUN_ID) == run_id:
+            added = summary.additional_properties
+            return RunTotals(
+                int(added.get("added-data-files", 0)),
+                int(added.get("added-records", 0)),
+                int(added.get("added-files-size", 0)),
+            )
+    return None
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """One place that turns what the libraries raise into our errors."""
+    try:
+        yield
+    except (psycopg.OperationalError, OperationalError) as error:
+        raise Unavailable(f"Postgres did not answer: {error}") from error
+    except CommitFailedException as error:
+        raise Unavailable(
+            f"the table kept changing while this run was committed: {error}", hint="run the same command again"
+        ) from error

@@ -1,0 +1,90 @@
+"""Reads published Parquet files back from storage and checks them from their bytes alone.
+
+Every page's checksum is verified while it is read; what the rows say is then checked by `SegmentCheck`. A file that
+cannot be read is a problem of that file, never a reason to stop. Memory is bounded by one batch of rows.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stratalog.schemas.errors import Corrupt, NotFound
+from stratalog.schemas.protocols import ContentStore
+
+from .columns import Row
+from .lake import Lake
+from .rows import rows_of
+from .segments import Found, Problem, SegmentCheck
+from .storage import translated
+
+BATCH_ROWS = 1_024
+BLOBS_REMEMBERED_MAX = 50_000
+"""Digests that are not checked twice; beyond that the memory starts again."""
+
+
+def read_rows(lake: Lake, url: str) -> Iterator[Row]:
+    """The rows of one file, in order; raises `Corrupt` for bytes that are not what was written."""
+    try:
+        with translated("read", url), lake.open(lake.path_of(url)) as stream:
+            yield from _rows_in(stream)
+    except NotFound as error:
+        raise Corrupt("the file is gone") from error
+
+
+def _rows_in(stream: BinaryIO) -> Iterator[Row]:
+    try:
+        with pq.ParquetFile(stream, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+                yield from rows_of(batch)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # Arrow reports a wrong checksum as an OSError without a number; others come from the storage.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
+            raise
+        raise Corrupt(f"the file cannot be read: {error}") from error
+
+
+class BlobCheck:
+    """Checks that content is there and has its digest; the same content is looked at once."""
+
+    def __init__(self, store: ContentStore) -> None:
+        self.checked = 0
+        self._store = store
+        self._known: dict[tuple[str, str], str | None] = {}
+
+    def problem_with(self, tenant: str, sha256: str) -> str | None:
+        """What is wrong with this content, or `None`."""
+        key = (tenant, sha256)
+        if key not in self._known:
+            if len(self._known) >= BLOBS_REMEMBERED_MAX:
+                self._known.clear()
+            self._known[key] = self._look(tenant, sha256)
+            self.checked += 1
+        return self._known[key]
+
+    def _look(self, tenant: str, sha256: str) -> str | None:
+        try:
+            self._store.get(tenant, sha256)
+        except NotFound:
+            return f"content {sha256} is missing"
+        except Corrupt as error:
+            return f"content {sha256} is damaged: {error.message}"
+        return None
+
+
+def check_files(lake: Lake, urls: Iterable[str], blobs: BlobCheck) -> Iterator[Found]:
+    """Check files whose rows follow each other; yields each whole segment, and each problem."""
+    check = SegmentCheck(blobs.problem_with)
+    url = ""
+    for url in urls:
+        try:
+            for row in read_rows(lake, url):
+                yield from check.feed(row, url)
+        except Corrupt as error:
+            yield from check.end(url)
+            yield Problem(url, None, error.message)
+    yield from check.end(url)
