@@ -47,6 +47,12 @@ class Head:
         return scan.members(self.text)
 
     @property
+    def by_lines(self) -> bool:
+        """Whether the first line is a record, so that this is no document spread over lines."""
+        first = self.text.partition(b"\n")[0].strip()
+        return bool(self.records) and first.startswith(b"{") and first.endswith(b"}")
+
+    @property
     def binary(self) -> bool:
         """Whether this is no text: NUL bytes from the start, or hardly any of it is UTF-8."""
         sample = self.start[:4096]

@@ -11,8 +11,8 @@ import msgspec
 
 from stratalog.schemas.events import (
     Authorized,
+    Body,
     ContextBuilt,
-    EventBody,
     MessageReceived,
     ModelReplied,
     TaskStarted,
@@ -20,6 +20,7 @@ from stratalog.schemas.events import (
     ToolResult,
 )
 
+from .blanks import without_blanks
 from .source import Begin, Entry, Item
 
 CONTEXT_FULL_EVERY = 64
@@ -82,16 +83,16 @@ class Lane:
                 run_id=run_id,
                 agent_id=agent_id,
                 first_record=first_record,
-                body=body,
+                body=without_blanks(body),
                 parent_key=parent_key,
             )
         )
 
-    def add(self, body: EventBody, created_at: int | None) -> int:
+    def add(self, body: Body, created_at: int | None) -> int:
         """Append an event; returns its sequence number."""
         number = self.sequence_number
         self.sequence_number += 1
-        self.out.append(Entry(self.key, body, created_at))
+        self.out.append(Entry(self.key, without_blanks(body), created_at))
         return number
 
     def message(self, body: MessageReceived, created_at: int | None) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from stratalog.schemas.events import EventBody, TaskStarted
+from stratalog.schemas.events import Body, TaskStarted
 
 if TYPE_CHECKING:
     from .head import Head
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True):
     """The next event of the trajectory `key`; without a time it happened when the event before it did."""
 
     key: str
-    body: EventBody
+    body: Body
     created_at: int | None = None
 
 
