@@ -19,6 +19,7 @@ _MARKER = b'{"$blob":'
 # One JSON string token. Possessive, so that a string of 50 MB leaves no trail of backtracking points.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _AFTER_KEY = re.compile(rb"\s*:")
+_REFERENCE = re.compile(rb'\{"\$blob":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\}', re.DOTALL)
 
 
 class BlobRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,17 +60,24 @@ def text_from_bytes(content: bytes) -> str:
 
 
 def offload(body: bytes, inline_bytes_max: int) -> tuple[bytes, list[tuple[BlobRef, bytes]]]:
-    """Replace long strings of a JSON `body` by references; returns the new body and the contents, in order."""
+    """Replace long strings of a JSON `body` by references; returns the new body and the contents, in order.
+
+    Keys and the references that are already there stay as they are. Never raises.
+    """
     if len(body) <= inline_bytes_max:
         return body, []
+    given = {found.start(): found.end() for found in _REFERENCE.finditer(body)} if _MARKER in body else {}
     pieces: list[bytes] = []
     blobs: list[tuple[BlobRef, bytes]] = []
-    done = 0
+    done = inside_until = 0
     for token in _STRING.finditer(body):
         start, end = token.span()
-        if end - start - 2 <= inline_bytes_max or _AFTER_KEY.match(body, end):
+        inside_until = given.get(start - 1, inside_until)  # a reference starts with a brace and its first key
+        if end - start - 2 <= inline_bytes_max or start < inside_until or _AFTER_KEY.match(body, end):
             continue
-        text = json.loads(body[start:end])
+        text = _decoded(body[start:end])
+        if text is None:
+            continue
         content = text_bytes(text)
         ref = BlobRef.of(content, "text/plain", _preview(text))
         pieces += [body[done:start], msgspec.json.encode(Blob(ref))]
@@ -81,11 +89,17 @@ def offload(body: bytes, inline_bytes_max: int) -> tuple[bytes, list[tuple[BlobR
     return b"".join(pieces), blobs
 
 
+def _decoded(token: bytes) -> str | None:
+    """The text of a JSON string, `None` where the bytes are none (a body of an unknown kind may be no JSON)."""
+    try:
+        text: str = json.loads(token)
+    except ValueError:
+        return None
+    return text
+
+
 def _preview(text: str) -> str:
     return text[:PREVIEW_CHARS].encode("utf-8", "replace").decode("utf-8")
-
-
-_REFERENCE = re.compile(rb'\{"\$blob":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\}', re.DOTALL)
 
 
 def references(body: bytes) -> Iterator[BlobRef]:

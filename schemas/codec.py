@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import msgspec
 
 from .envelope import Envelope, Header
@@ -9,7 +11,20 @@ from .errors import Invalid
 from .events import KINDS, Body, EventBody, Unknown
 
 _encoder = msgspec.json.Encoder()
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
 _decoders = {name: msgspec.json.Decoder(struct) for name, struct in KINDS.items()}
+
+
+def _may_hold_raw(annotation: object) -> bool:
+    if annotation is msgspec.Raw:
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return any(map(_may_hold_raw, get_type_hints(annotation).values()))
+    return any(map(_may_hold_raw, get_args(annotation)))
+
+
+_WITH_RAW = frozenset(kind for kind in KINDS.values() if _may_hold_raw(kind))
+"""The kinds with fields of any JSON, which a caller may fill with bytes that are none."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -34,13 +49,17 @@ def kind_of(body: EventBody) -> str:
 def encode_body(body: EventBody) -> bytes:
     """The canonical bytes of a body: UTF-8 JSON; those of an `Unknown` are its own.
 
-    Raises `Invalid` for text that JSON cannot hold (lone surrogates) and for values without a JSON form.
+    Raises `Invalid` for text that JSON cannot hold (lone surrogates) and for values without a JSON form, among them
+    `Raw` bytes that are no JSON.
     """
     if isinstance(body, Unknown):
         return body.raw
     try:
-        return _encoder.encode(body)
-    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        encoded = _encoder.encode(body)
+        if type(body) in _WITH_RAW:
+            _skip(encoded)
+        return encoded
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise Invalid(
             f"this {type(body).__name__} has no JSON form: {error}",
             hint="keep foreign bytes in an Opaque event (raw_text or raw_base64)",

@@ -28,7 +28,7 @@ KIND_LENGTH_MAX = 128
 EVENT_BYTES_MAX = 1 << 20
 
 _DOMAIN = b"stratalog.event.v1\0"
-_HEADER = struct.Struct(">BxH16sQQq32s32sBB")
+_HEADER = struct.Struct(">BBH16sQQq32s32sBB")
 _RECORD = struct.Struct(">BBQH")
 
 FLAG_ERASED = 1
@@ -54,6 +54,7 @@ class Header(msgspec.Struct, frozen=True):
         return (
             _HEADER.pack(
                 HEADER_VERSION,
+                0,  # reserved
                 self.schema_version,
                 self.trajectory_id.bytes,
                 self.sequence_number,
@@ -72,10 +73,12 @@ class Header(msgspec.Struct, frozen=True):
     def decode(cls, data: bytes) -> Header:
         """Read a header; raises `Corrupt` for bytes that are none."""
         try:
-            version, schema, tid, seq, epoch, created, previous, digest, n_tenant, n_kind = _HEADER.unpack_from(data)
+            version, reserved, schema, tid, seq, epoch, created, previous, digest, n_tenant, n_kind = (
+                _HEADER.unpack_from(data)
+            )
             names = data[_HEADER.size :]
-            if version != HEADER_VERSION or len(names) != n_tenant + n_kind:
-                raise ValueError(f"header version {version}, {len(names)} bytes of names")
+            if version != HEADER_VERSION or reserved or len(names) != n_tenant + n_kind:
+                raise ValueError(f"header version {version}, reserved byte {reserved}, {len(names)} bytes of names")
             tenant, kind = names[:n_tenant].decode("ascii"), names[n_tenant:].decode()
         except (struct.error, ValueError) as error:
             raise Corrupt(f"not an event header: {error}") from error
@@ -110,7 +113,7 @@ def digest_body(secret: bytes, sequence_number: int, body: bytes) -> bytes:
 
 def check_kind(kind: str) -> str:
     """Return `kind`, or raise `Invalid` for a name that the header cannot hold."""
-    if not kind or len(kind.encode()) > KIND_LENGTH_MAX or not kind.isprintable():
+    if not kind or not kind.isprintable() or len(kind.encode()) > KIND_LENGTH_MAX:
         raise Invalid(f"{kind!r} is not an event kind", hint=f"use 1 to {KIND_LENGTH_MAX} printable bytes")
     return kind
 
@@ -139,6 +142,8 @@ def decode_record(lsn: int, value: bytes) -> Envelope:
     if flags & FLAG_SECRET:
         secret = value[start : start + SECRET_BYTES]
         start += SECRET_BYTES
+    if len(value) < start or (flags & FLAG_ERASED and len(value) > start):
+        raise Corrupt(f"event at LSN {lsn} ends within its secret, or is erased and has a body")
     return Envelope(
         lsn=lsn,
         previous_lsn=previous_lsn,

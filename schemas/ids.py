@@ -84,7 +84,7 @@ def model_slug(model: str) -> str:
     if not model:
         return "unknown"
     readable = _SLUG_DROPPED.sub("-", model.lower()).strip("-.")[:_SLUG_LENGTH_MAX].rstrip("-.")
-    if readable == model:
+    if readable == model and readable != "unknown":
         return readable
     suffix = hashlib.sha256(model.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{readable or 'model'}-{suffix}"

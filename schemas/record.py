@@ -1,8 +1,13 @@
 """The trajectory record: everything the harness knows about a trajectory, as a fold over its events.
 
 `apply` is pure and total: no clock, no randomness, no I/O, and it never raises. What cannot be (a result without an
-intent, work after the end) is listed as an anomaly and changes nothing else. Folding the same events gives the same
-record, so recovery needs the log and nothing more.
+intent, work after the end) is listed as an anomaly. What it says still counts, because tokens were spent and effects
+may have happened, but only TrajectoryReopened gets an ended trajectory going again. Folding the same events gives the
+same record, so recovery needs the log and nothing more.
+
+Turn n begins with its ContextBuilt, or with its ModelReplied where no context was recorded, and lasts until the next
+one begins; a context that is built again before its reply came belongs to the same turn. What precedes the first turn
+is turn 0. `Summary` counts in the same way.
 """
 
 from __future__ import annotations
@@ -16,9 +21,16 @@ import msgspec
 from . import events as ev
 from .blobs import Text
 from .codec import Event
+from .counts import add_count
 
 ANOMALIES_MAX = 256
 """Anomalies kept with their text; beyond that they are counted."""
+CONTEXT_REFERENCES_MAX = 1 << 20
+"""References in one context; a hostile context could double with every event."""
+NEVER_DISPATCHED = frozenset({"denied", "cancelled", "not_dispatched"})
+"""Results that answer a call which never had an intent."""
+IN_DOUBT = frozenset({"timeout", "unknown"})
+"""Results that tell the model something and leave the effect in doubt."""
 
 
 class Anomaly(msgspec.Struct, frozen=True):
@@ -29,7 +41,7 @@ class Anomaly(msgspec.Struct, frozen=True):
 
 
 class OpenIntent(msgspec.Struct, frozen=True):
-    """An intent without a result: after a crash, this action is in doubt."""
+    """An intent whose outcome is not known: after a crash, or a timeout, this action is in doubt."""
 
     sequence_number: int
     tool_call_id: str
@@ -74,7 +86,9 @@ class TrajectoryRecord(msgspec.Struct):
     turn: int = 0
     epoch: int = 0
     holder: str = ""
+    task_started: bool = False
     started_at: int | None = None
+    """The time of the first event."""
     last_event_at: int | None = None
     finished_at: int | None = None
     budget: ev.Budget = ev.Budget()
@@ -84,7 +98,9 @@ class TrajectoryRecord(msgspec.Struct):
     """Tool-call id to the sequence number of its ApprovalRequested."""
     open_intents: dict[int, OpenIntent] = {}
     unsettled: dict[int, str] = {}
-    """Intents whose settlement came out `unknown`."""
+    """Intents whose settlement came out `unknown`, to the method that was tried."""
+    settled: dict[int, str] = {}
+    """Intents settled before their result came, to the outcome; the result may still follow."""
     escalations: dict[str, int] = {}
     plan: tuple[ev.PlanStep, ...] = ()
     plan_text: Text = ""
@@ -135,6 +151,8 @@ def _step(record: TrajectoryRecord, event: Event) -> None:
     record.sequence_number = header.sequence_number
     record.events += 1
     record.epoch = max(record.epoch, header.epoch)
+    if record.started_at is None:
+        record.started_at = header.created_at
     record.last_event_at = header.created_at
     if not record.trajectory_id:
         record.trajectory_id, record.tenant = str(header.trajectory_id), header.tenant
@@ -167,10 +185,10 @@ def _refresh_status(record: TrajectoryRecord) -> None:
 
 
 def _task_started(record: TrajectoryRecord, event: Event, body: ev.TaskStarted) -> None:
-    if record.started_at is not None:
+    if record.task_started:
         _anomaly(record, event.header.sequence_number, "TaskStarted twice")
         return
-    record.started_at = event.header.created_at
+    record.task_started = True
     record.budget = record.budget_remaining = body.budget
     record.versions = Versions(
         agent=body.agent,
@@ -192,7 +210,13 @@ def _context_built(record: TrajectoryRecord, event: Event, body: ev.ContextBuilt
             _anomaly(record, event.header.sequence_number, f"context builds on {body.base}, which is not the last one")
         for start, stop in body.kept:
             kept += record.context[max(start, 0) : max(stop, 0)]
-    record.context = (*kept, *body.appended)
+            if len(kept) > CONTEXT_REFERENCES_MAX:
+                break
+    kept += body.appended
+    if len(kept) > CONTEXT_REFERENCES_MAX:
+        _anomaly(record, event.header.sequence_number, f"context has more than {CONTEXT_REFERENCES_MAX} references")
+        kept.clear()
+    record.context = tuple(kept)
     record.context_sequence = event.header.sequence_number
     record.context_hash = body.context_hash
     if not record.turn_open:
@@ -206,8 +230,8 @@ def _model_replied(record: TrajectoryRecord, event: Event, body: ev.ModelReplied
     else:
         record.turn += 1
     spent = record.spent
-    spent.input_tokens += body.input_tokens or 0
-    spent.output_tokens += body.output_tokens or 0
+    spent.input_tokens = add_count(spent.input_tokens, body.input_tokens)
+    spent.output_tokens = add_count(spent.output_tokens, body.output_tokens)
     spent.cost_usd += body.cost_usd or 0.0
     if body.served_model:
         record.versions.served_model, record.versions.served_version = body.served_model, body.served_version
@@ -239,15 +263,33 @@ def _tool_intent(record: TrajectoryRecord, event: Event, body: ev.ToolIntent) ->
 
 
 def _tool_result(record: TrajectoryRecord, event: Event, body: ev.ToolResult | ev.LateResult) -> None:
-    if body.intent is None or record.open_intents.pop(body.intent, None) is None:
+    if body.intent is None and body.status in NEVER_DISPATCHED:
+        return
+    if body.intent is None or not _is_due(record, body.intent):
         _anomaly(record, event.header.sequence_number, f"result of {body.tool_call_id} without an open intent")
+    elif body.status not in IN_DOUBT:
+        _close(record, body.intent)
 
 
 def _intent_settled(record: TrajectoryRecord, event: Event, body: ev.IntentSettled) -> None:
-    if record.open_intents.pop(body.intent, None) is None:
+    if body.intent not in record.open_intents and body.intent not in record.unsettled:
         _anomaly(record, event.header.sequence_number, f"settled intent {body.intent}, which is not open")
-    elif body.outcome == "unknown":
+        return
+    _close(record, body.intent)
+    if body.outcome == "unknown":
         record.unsettled[body.intent] = body.method
+    else:
+        record.settled[body.intent] = body.outcome
+
+
+def _is_due(record: TrajectoryRecord, intent: int) -> bool:
+    return intent in record.open_intents or intent in record.unsettled or intent in record.settled
+
+
+def _close(record: TrajectoryRecord, intent: int) -> None:
+    record.open_intents.pop(intent, None)
+    record.unsettled.pop(intent, None)
+    record.settled.pop(intent, None)
 
 
 def _checkpoint(record: TrajectoryRecord, event: Event, body: ev.Checkpoint) -> None:

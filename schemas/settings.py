@@ -76,11 +76,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATION_S_MAX = 1000 * 366 * 86_400
 
 
 def duration_us(text: str) -> int:
     """µs of a duration such as `90s`, `15m`, `12h`, `7d`, `2w`; raises `ValueError` otherwise."""
     number, unit = text.strip()[:-1], text.strip()[-1:]
-    if unit not in _UNITS_S or not number.replace(".", "", 1).isdigit():
+    if unit not in _UNITS_S or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError(f"{text!r} is not a duration: write a number and one of s, m, h, d, w")
+    if float(number) > DURATION_S_MAX / _UNITS_S[unit]:
+        raise ValueError(f"{text!r} is longer than a thousand years")
     return int(float(number) * _UNITS_S[unit] * 1_000_000)

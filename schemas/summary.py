@@ -1,6 +1,7 @@
 """One line about a trajectory, kept up to date event by event: what lists, heads and the cold tier show.
 
-A small sibling of the record: it holds no history, so the warm tier can store it in a row and go on from there.
+A small sibling of the record: it holds no history, so the warm tier can store it in a row and go on from there. What
+both have (status, turn, tokens, labels, times) is the same in both after any events.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import msgspec
 
 from . import events as ev
 from .codec import Event
+from .counts import add_count
 
 
 class Summary(msgspec.Struct, omit_defaults=True):
@@ -19,6 +21,7 @@ class Summary(msgspec.Struct, omit_defaults=True):
     status: str = "pending"
     model: str = ""
     agent: str = ""
+    task_started: bool = False
     started_at: int | None = None
     last_event_at: int | None = None
     finished_at: int | None = None
@@ -67,6 +70,9 @@ class Summary(msgspec.Struct, omit_defaults=True):
         return self.turn
 
     def _started(self, body: ev.TaskStarted) -> None:
+        if self.task_started:
+            return
+        self.task_started = True
         self.model = body.model.name
         self.agent = body.agent
         self.labels = {**self.labels, **body.labels}
@@ -79,22 +85,22 @@ class Summary(msgspec.Struct, omit_defaults=True):
             self.turn_open = False
         else:
             self.turn += 1
-        self.input_tokens += body.input_tokens or 0
-        self.output_tokens += body.output_tokens or 0
+        self.input_tokens = add_count(self.input_tokens, body.input_tokens)
+        self.output_tokens = add_count(self.output_tokens, body.output_tokens)
         self.cost_usd += body.cost_usd or 0.0
         self._refresh()
 
     def _labelled(self, body: ev.LabelsSet) -> None:
         merged = {**self.labels, **body.labels}
-        self.labels = {name: value for name, value in merged.items() if value}
+        self.labels = {name: value for name, value in merged.items() if value or name not in body.labels}
 
     def _moved(self, body: Any, at_us: int) -> None:
         if isinstance(body, ev.ApprovalRequested):
-            self.pending_approvals = [*self.pending_approvals, body.tool_call_id]
+            self.pending_approvals = _with(self.pending_approvals, body.tool_call_id)
         elif isinstance(body, ev.ApprovalResolved):
             self.pending_approvals = _without(self.pending_approvals, body.tool_call_id)
         elif isinstance(body, ev.EscalationRaised):
-            self.escalations = [*self.escalations, body.escalation_id]
+            self.escalations = _with(self.escalations, body.escalation_id)
         elif isinstance(body, ev.EscalationResolved):
             self.escalations = _without(self.escalations, body.escalation_id)
         elif isinstance(body, ev.TaskFinished):
@@ -103,6 +109,9 @@ class Summary(msgspec.Struct, omit_defaults=True):
             return
         elif isinstance(body, ev.TrajectoryReopened):
             self.status, self.finished_at = "running", None
+        elif isinstance(body, ev.TrajectoryForked):
+            self.parent = body.parent
+            return
         else:
             return
         self._refresh()
@@ -118,8 +127,9 @@ class Summary(msgspec.Struct, omit_defaults=True):
             self.status = "running"
 
 
+def _with(items: list[str], item: str) -> list[str]:
+    return items if item in items else [*items, item]
+
+
 def _without(items: list[str], item: str) -> list[str]:
-    kept = list(items)
-    if item in kept:
-        kept.remove(item)
-    return kept
+    return [kept for kept in items if kept != item]
