@@ -327,6 +327,11 @@ class EmbeddedPostgres:
                 signal.pidfd_send_signal(process, signal.SIGINT)
         except ProcessLookupError:
             return
+        except PermissionError as error:
+            raise Unavailable(
+                f"this user may not stop PostgreSQL in {self._folder.base} (process {pid})",
+                hint=f"stop it as the user who started it: kill -INT {pid}",
+            ) from error
         finally:
             os.close(process)
 

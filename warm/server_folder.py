@@ -97,10 +97,15 @@ class ServerFolder:
         """Return the number of the main process, if there is one and it really works in our data folder."""
         try:
             pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
-            working, ours = Path(f"/proc/{pid}/cwd").stat(), self.data.stat()
+            working = Path(f"/proc/{pid}/cwd")
+            try:
+                ours = working.samefile(self.data)
+            except PermissionError:
+                # Root of a container may not look into processes of others (no CAP_SYS_PTRACE), that user itself may.
+                ours = ServerUser.of(self.data).is_same(working, self.data)
         except (OSError, ValueError):
             return None
-        return pid if os.path.samestat(working, ours) else None
+        return pid if ours else None
 
     # -- socket ----------------------------------------------------------------------------------------------------
 

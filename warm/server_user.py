@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,18 @@ class ServerUser:
 
     def can_use(self, path: Path) -> bool:
         """Whether this account can enter the folder, or run the program: tried, because modes do not show ACLs."""
-        if not self.switch:
-            return os.access(path, os.X_OK)
-        command = ["/usr/bin/env", "test", "-x", os.fspath(path)]
+        return self._test("-x", os.fspath(path)) if self.switch else os.access(path, os.X_OK)
+
+    def is_same(self, one: Path, other: Path) -> bool:
+        """Whether this account sees the same folder at both paths; False where it may not look."""
+        with Passage(self) as passage:
+            return self._test(os.fspath(one), "-ef", passage.path(other), pass_fds=passage.descriptors)
+
+    def _test(self, *condition: str, pass_fds: Sequence[int] = ()) -> bool:
+        command = ["/usr/bin/env", "test", *condition]
         try:
-            return subprocess.run(command, cwd="/", check=False, **self.identity).returncode == 0
+            done = subprocess.run(command, cwd="/", check=False, pass_fds=pass_fds, **self.identity)
+            return done.returncode == 0
         except (OSError, subprocess.SubprocessError) as error:
             raise Unavailable(
                 f"cannot run a program as user {self.uid}: {error}",

@@ -367,8 +367,8 @@ def test_programs_that_the_servers_user_cannot_read_are_copied_once(
         for _ in range(2):
             with EmbeddedPostgres(tmp_path / "pg", bin_dir=closed / package.name / "pginstall" / "bin") as server:
                 assert query(server.dsn, "SELECT 1") == 1
-                program = Path(f"/proc/{postmaster(tmp_path / 'pg')}/exe").readlink()
-                assert program.is_relative_to(cache)
+                program = Path(f"/proc/{postmaster(tmp_path / 'pg')}/cmdline").read_bytes().split(b"\0")[0]
+                assert Path(os.fsdecode(program)).is_relative_to(cache)
         assert [path.name[:9] for path in cache.iterdir() if path.is_dir()] == ["postgres-"]
         assert list(unsafe.iterdir()) == []
     shutil.rmtree(closed)
@@ -491,7 +491,7 @@ def test_settings_that_the_launcher_decides_are_refused(tmp_path: Path, name: st
 
 
 def test_a_server_that_does_not_answer_is_unavailable_and_used_again_later(base: Path) -> None:
-    server = EmbeddedPostgres(base, start_timeout_s=0.1).start()
+    server = EmbeddedPostgres(base).start()
     stopped = postmaster(base)
     os.kill(stopped, signal.SIGSTOP)
     try:
@@ -501,8 +501,7 @@ def test_a_server_that_does_not_answer_is_unavailable_and_used_again_later(base:
         os.kill(stopped, signal.SIGCONT)
     with EmbeddedPostgres(base):
         assert postmaster(base) == stopped
-    assert EmbeddedPostgres(base).start().stop() is False
-    del server
+    assert server.stop() is True
 
 
 def test_a_start_that_never_ends_elsewhere_is_unavailable(base: Path) -> None:
