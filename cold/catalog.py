@@ -45,6 +45,7 @@ from stratalog.schemas.errors import Unavailable
 from .iceberg_io import STORAGE_OPTIONS
 from .lake import Lake
 from .statements import statements
+from .storage import translated
 
 CATALOG_SCHEMA = "stratalog_catalog"
 TABLE = ("stratalog", "events")
@@ -244,7 +245,8 @@ def _totals(table: Table, run_id: str) -> RunTotals | None:
 def _translated() -> Iterator[None]:
     """One place that turns what the libraries raise into our errors."""
     try:
-        yield
+        with translated("read or write", "the table's metadata"):
+            yield
     except (psycopg.OperationalError, OperationalError) as error:
         raise Unavailable(f"Postgres did not answer: {error}") from error
     except CommitFailedException as error:

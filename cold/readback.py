@@ -1,13 +1,18 @@
 """Reads published Parquet files back from storage and checks them from their bytes alone.
 
-Every page's checksum is verified while it is read; what the rows say is then checked by `SegmentCheck`. A file that
+The whole file must have the digest that is in its name, and every page its checksum, also where no chain would show a
+change; what the rows say is then checked by `SegmentCheck`. A file that
 cannot be read is a problem of that file, never a reason to stop. Memory is bounded by one batch of rows.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import re
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -23,6 +28,8 @@ from .segments import Found, Problem, SegmentCheck
 from .storage import translated
 
 BATCH_ROWS = 1_024
+BLOCK_BYTES = 1 << 20
+DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{16})\.parquet$")
 BLOBS_REMEMBERED_MAX = 50_000
 """Digests that are not checked twice; beyond that the memory starts again."""
 
@@ -30,10 +37,39 @@ BLOBS_REMEMBERED_MAX = 50_000
 def read_rows(lake: Lake, url: str) -> Iterator[Row]:
     """The rows of one file, in order; raises `Corrupt` for bytes that are not what was written."""
     try:
-        with translated("read", url), lake.open(lake.path_of(url)) as stream:
+        with translated("read", url), _whole(lake, lake.path_of(url)) as stream:
             yield from _rows_in(stream)
     except NotFound as error:
         raise Corrupt("the file is gone") from error
+
+
+@contextmanager
+def _whole(lake: Lake, path: str) -> Iterator[BinaryIO]:
+    """A file that has been read once from end to end and has the digest that is in its name.
+
+    What lies in an object store is fetched to scratch, so that it is transferred once.
+    """
+    digest = hashlib.sha256()
+    with lake.open(path) as stream, _copy_for(lake) as copy:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+            if copy is not None:
+                copy.write(block)
+        named = DIGEST_IN_NAME.search(path)
+        if named is not None and not digest.hexdigest().startswith(named[1]):
+            raise Corrupt("the file is not the one that its name says")
+        source = stream if copy is None else copy
+        source.seek(0)
+        yield source
+
+
+@contextmanager
+def _copy_for(lake: Lake) -> Iterator[BinaryIO | None]:
+    if lake.is_local:
+        yield None
+        return
+    with tempfile.TemporaryFile(dir=lake.scratch()) as copy:
+        yield copy
 
 
 def _rows_in(stream: BinaryIO) -> Iterator[Row]:
