@@ -1,12 +1,12 @@
 """What all tests share: the fixtures of the files `fix_*.py`, and the rule that CI skips nothing that it must prove.
 
-Tests are imported in importlib mode, where a test folder is not on the path. The fixture files are therefore loaded by
-their location and registered as plugins; a test may also import them by name (`from fix_postgres import ...`).
+Tests are imported in importlib mode, which puts no test folder on the path. This file adds its own folder and registers
+the fixture files as plugins; a test, or another fixture file, may import them by name (`from fix_postgres import ...`).
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 from collections.abc import Generator
@@ -18,13 +18,10 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Behind everything else, so that no name of a test folder hides an installed package.
+    sys.path.append(str(FOLDER))
     for path in sorted(FOLDER.glob("fix_*.py")):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-        config.pluginmanager.register(module, path.stem)
+        config.pluginmanager.register(importlib.import_module(path.stem), path.stem)
 
 
 def _in_ci() -> bool:
