@@ -35,10 +35,13 @@ class HotReport(msgspec.Struct):
     blob_problems: list[str] = []
 
 
-def verify_log(source: LogSource, secrets: Mapping[uuid.UUID, bytes], report: HotReport) -> HotReport:
+def verify_log(
+    source: LogSource, report: HotReport, *, secrets: Mapping[uuid.UUID, bytes], anchors: Mapping[uuid.UUID, Link]
+) -> HotReport:
     """Read a whole log and add what was found to `report`. Damage ends the reading of this log, and is reported.
 
-    `secrets` are those of trajectories whose beginning was pruned here (from the heads).
+    `secrets` are those of trajectories whose beginning was pruned here (from the heads); `anchors` are positions that
+    another tier has, which the events here must agree with.
     """
     chains: dict[uuid.UUID, ChainCheck | None] = {}
     after = 0
@@ -50,6 +53,7 @@ def verify_log(source: LogSource, secrets: Mapping[uuid.UUID, bytes], report: Ho
                 after = event.envelope.lsn
                 report.events += 1
                 _check_event(event, chains, secrets, report)
+                _check_anchor(event, anchors, report)
         if after < source.durable_lsn() and after:
             raise Corrupt(f"the log ends at LSN {after}, {source.durable_lsn()} was durable")
     except StratalogError as error:
@@ -81,6 +85,16 @@ def _check_event(
         report.problems.append(f"LSN {envelope.lsn}: {error.message}")
         chains[trajectory_id] = None
     _check_blobs(event, report)
+
+
+def _check_anchor(event: LogEvent, anchors: Mapping[uuid.UUID, Link], report: HotReport) -> None:
+    header = event.envelope.header
+    anchor = anchors.get(header.trajectory_id)
+    if anchor is not None and anchor.sequence_number == header.sequence_number and anchor.hash != event.envelope.hash:
+        report.problems.append(
+            f"LSN {event.envelope.lsn}: event {header.sequence_number} of {header.trajectory_id} "
+            "is another one in the warm tier"
+        )
 
 
 def _check_blobs(event: LogEvent, report: HotReport) -> None:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -72,6 +73,9 @@ class Engine:
         self.durable = Watermark(recovered.last.lsn)
         self.replicated = Watermark(self._replicated_position.lsn)
         self.quarantined: set[int] = set()
+        self._durable_since: deque[tuple[int, float]] = deque()
+        if recovered.last.lsn > self._replicated_position.lsn:
+            self._durable_since.append((recovered.last.lsn, _modified(folder / "HEAD") if folder else time.time()))
         self._prune_lock = threading.Lock()
         self._closed = False
         self.contents.forget_orphans()
@@ -145,7 +149,18 @@ class Engine:
         if self._head_mark is not None and now - self._marked_at >= self.settings.head_interval_ms / 1000:
             self._marked_at = now
             self._head_mark.write(last.last.lsn, last.last.hash, durable=False)
+            self._durable_since.append((last.last.lsn, time.time()))
         self.durable.advance(last.last.lsn)
+
+    @property
+    def lag_s(self) -> float:
+        """For how long, roughly, events have been durable here and not replicated; 0 when all is."""
+        replicated, waiting = self._replicated_position.lsn, self._durable_since
+        if replicated >= self.durable.value:
+            return 0.0
+        while waiting and waiting[0][0] <= replicated:
+            waiting.popleft()
+        return max(0.0, time.time() - waiting[0][1]) if waiting else 0.0
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -325,3 +340,11 @@ class Engine:
         finally:
             if self._lock_file is not None:
                 self._lock_file.release()
+
+
+def _modified(path: Path) -> float:
+    """When a file was last written, s since 1970; now where there is none."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()

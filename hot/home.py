@@ -159,6 +159,10 @@ class Home:
             raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
         return key
 
+    def has_import_key(self, tenant: str) -> bool:
+        """Whether this home already has a key for the tenant."""
+        return (self.path / "keys/import" / f"{ids.check_tenant(tenant)}.key").exists()
+
     def adopt_import_key(self, tenant: str, key: bytes) -> None:
         """Use the key that the warm tier already has for this tenant."""
         ids.check_tenant(tenant)

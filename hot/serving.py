@@ -28,6 +28,7 @@ from .keys import Position
 
 WAIT_S_MAX = 10.0
 BACKLOG = 16
+LAG_EVENTS_MAX = 2_000
 
 
 class TailServer:
@@ -143,6 +144,14 @@ def _acknowledge(engine: Engine, arguments: dict[str, Any]) -> None:
     engine.acknowledge(arguments["lsn"], arguments["hash"], arguments["quarantined"])
 
 
+def lag_bytes(engine: Engine) -> int:
+    """Bytes of the events that are not replicated; beyond `LAG_EVENTS_MAX` of them, extrapolated."""
+    start, durable = engine.replicated.value, engine.durable.value
+    counted = min(durable, start + LAG_EVENTS_MAX)
+    size = sum(len(envelope.body) for envelope in engine.scan(start + 1, counted)) if counted > start else 0
+    return size if counted == durable else size * (durable - start) // (counted - start)
+
+
 def status_of(engine: Engine) -> dict[str, Any]:
     """Positions of a log, for `stratalog status`."""
     return {
@@ -151,6 +160,9 @@ def status_of(engine: Engine) -> dict[str, Any]:
         "durable_lsn": engine.durable.value,
         "replicated_lsn": engine.replicated.value,
         "pruned_lsn": engine.pruned_lsn,
+        "lag_events": engine.durable.value - engine.replicated.value,
+        "lag_bytes": lag_bytes(engine),
+        "lag_seconds": round(engine.lag_s, 3),
         "disk_bytes": engine.store.disk_bytes(),
         "trajectories": len(engine.all_heads()),
     }

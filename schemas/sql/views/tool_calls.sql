@@ -1,15 +1,15 @@
 -- One row per action: a ToolIntent with its result, and a call that was denied and therefore has no intent.
 --
--- `sequence_number` is that of the intent, or of the denial. An intent without a result is `in_doubt`; of several
--- results (and one that came after the end is one, too) the first counts. The decision is the last one for the same
+-- `sequence_number` is that of the intent, or of the denial. An intent without a result is `in_doubt`, one whose body is
+-- erased is `erased`; of several results (and one that came after the end is one, too) the first counts. The decision is the last one for the same
 -- tool_call_id before the intent. Ids repeat in real data, so a denial stands for a call of its own unless the next step
 -- under the same id is an intent.
+-- Denials are looked up on their own, because the window over every call would cost more than all the rest.
 CREATE OR REPLACE VIEW tool_calls AS
-WITH steps AS (
+WITH intents AS NOT MATERIALIZED (
   SELECT
-    trajectory_id, sequence_number, kind, turn, tool_call_id, tool, arguments, decision, inferred,
-    last_value(CASE WHEN kind <> 'ToolIntent' THEN decision END IGNORE NULLS) OVER call AS decided,
-    lead(kind) OVER call AS next_kind
+    trajectory_id, sequence_number, kind, turn, tool_call_id, tool, arguments, inferred, erased,
+    last_value(CASE WHEN kind <> 'ToolIntent' THEN decision END IGNORE NULLS) OVER call AS decided
   FROM events
   WHERE kind IN ('ToolIntent', 'Authorized', 'ApprovalResolved')
   WINDOW call AS (
@@ -17,27 +17,44 @@ WITH steps AS (
     ORDER BY sequence_number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
   )
 ),
-results AS (
+results AS NOT MATERIALIZED (
   SELECT trajectory_id, intent, status, output, duration_ms
   FROM events
   WHERE kind IN ('ToolResult', 'LateResult') AND intent IS NOT NULL
-  QUALIFY row_number() OVER (PARTITION BY trajectory_id, intent ORDER BY sequence_number) = 1
+  QUALIFY sequence_number = min(sequence_number) OVER (PARTITION BY trajectory_id, intent)
+),
+calls_with_denials AS (
+  SELECT DISTINCT trajectory_id, tool_call_id
+  FROM events
+  WHERE kind IN ('Authorized', 'ApprovalResolved') AND decision IN ('deny', 'denied')
+),
+steps AS NOT MATERIALIZED (
+  SELECT
+    trajectory_id, sequence_number, kind, turn, tool_call_id, tool, arguments, decision, inferred,
+    lead(kind) OVER (PARTITION BY trajectory_id, tool_call_id ORDER BY sequence_number) AS next_kind
+  FROM events
+  SEMI JOIN calls_with_denials USING (trajectory_id, tool_call_id)
+  WHERE kind IN ('ToolIntent', 'Authorized', 'ApprovalResolved')
 )
 SELECT
-  steps.trajectory_id,
-  steps.sequence_number,
-  steps.turn,
-  steps.tool_call_id,
-  steps.tool,
-  steps.arguments,
-  steps.decided AS decision,
-  CASE WHEN results.intent IS NULL THEN 'in_doubt' ELSE results.status END AS status,
+  intents.trajectory_id,
+  intents.sequence_number,
+  intents.turn,
+  intents.tool_call_id,
+  intents.tool,
+  intents.arguments,
+  intents.decided AS decision,
+  CASE
+    WHEN intents.erased THEN 'erased'
+    WHEN results.intent IS NULL THEN 'in_doubt'
+    ELSE results.status
+  END AS status,
   results.output,
   results.duration_ms,
-  steps.inferred
-FROM steps
-LEFT JOIN results ON results.trajectory_id = steps.trajectory_id AND results.intent = steps.sequence_number
-WHERE steps.kind = 'ToolIntent'
+  intents.inferred
+FROM intents
+LEFT JOIN results ON results.trajectory_id = intents.trajectory_id AND results.intent = intents.sequence_number
+WHERE intents.kind = 'ToolIntent'
 UNION ALL
 SELECT
   trajectory_id, sequence_number, turn, tool_call_id, tool, arguments, decision, 'denied', NULL, NULL, inferred

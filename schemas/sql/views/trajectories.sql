@@ -1,7 +1,8 @@
 -- One row per trajectory: what the first row of its last segment says of it.
 --
 -- A trajectory has one tenant and one date, so partitioning by them changes nothing, but lets conditions on them reach
--- the files. Labels that are not JSON after all become NULL: one of them must not break every query.
+-- the files; `row_number() = 1` would make DuckDB scan twice, the second time without the conditions. Labels that are
+-- not JSON after all become NULL: one of them must not break every query.
 CREATE OR REPLACE VIEW trajectories AS
 SELECT
   trajectory_id,
@@ -21,4 +22,4 @@ SELECT
   trajectory_undated AS undated
 FROM events
 WHERE segment_last_sequence IS NOT NULL
-QUALIFY row_number() OVER (PARTITION BY trajectory_id, tenant, date ORDER BY sequence_number DESC) = 1
+QUALIFY sequence_number = max(sequence_number) OVER (PARTITION BY trajectory_id, tenant, date)

@@ -61,3 +61,7 @@ INSERT INTO import_keys (tenant, key) VALUES (%(tenant)s::text, %(key)b::bytea) 
 -- The run that was marked last.
 SELECT run_id, finished_at, trajectories, events, files, bytes
 FROM consolidation_runs WHERE state = 'marked' ORDER BY finished_at DESC LIMIT 1;
+
+-- name: content_references
+-- Bodies that may refer to content: the search is for the spelling of a reference, the caller reads it exactly.
+SELECT tenant, body FROM all_events WHERE position('\x7b2224626c6f62223a'::bytea IN body) > 0;

@@ -1,0 +1,110 @@
+"""One installation: a home and the tiers that its settings name, opened when they are asked for.
+
+Without a DSN the embedded Postgres of the home is used and kept at the schema of this version. A Postgres of somebody's
+own is set up when it is empty, and otherwise migrated only when told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from stratalog.hot.home import Home
+from stratalog.schemas.extras import require
+
+if TYPE_CHECKING:
+    from stratalog.cold.cas import FsContentStore
+    from stratalog.cold.catalog import Catalog
+    from stratalog.cold.lake import Lake
+    from stratalog.warm.database import Connection
+    from stratalog.warm.server import EmbeddedPostgres
+
+
+class Installation:
+    """The tiers of a home; cheap to make."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.settings = home.settings
+
+    @property
+    def embedded(self) -> bool:
+        """Whether Postgres is ours."""
+        return not self.settings.warm.dsn
+
+    @contextmanager
+    def server(self, *, migrate: bool = False) -> Iterator[str | EmbeddedPostgres]:
+        """A server that answers and has the right schema: a DSN, or the embedded one, which runs until the end.
+
+        Raises `Unavailable`, `MigrationNeeded` (unless `migrate`), `Invalid` for a server that is too old.
+        """
+        require("psycopg", "warm")
+        if not self.embedded:
+            self._prepare(self.settings.warm.dsn, migrate=migrate)
+            yield self.settings.warm.dsn
+            return
+        from stratalog.warm.server import EmbeddedPostgres
+
+        with EmbeddedPostgres(self.home.path / "pg") as server:
+            self._prepare(server.dsn, migrate=True)
+            yield server
+
+    @contextmanager
+    def postgres(self, *, migrate: bool = False) -> Iterator[str]:
+        """The DSN of such a server."""
+        with self.server(migrate=migrate) as server:
+            yield server if isinstance(server, str) else server.dsn
+
+    @property
+    def has_postgres(self) -> bool:
+        """Whether there is a warm tier at all: a DSN is set, or the embedded server was used before."""
+        return not self.embedded or (self.home.path / "pg").exists()
+
+    def _prepare(self, dsn: str, *, migrate: bool) -> None:
+        from stratalog.warm import database
+        from stratalog.warm import migrate as migrations
+
+        with database.connect(dsn, check=False) as conn:
+            migrations.check_server(conn)
+            status = migrations.status(conn)
+            if status.pending and (migrate or not status.applied):
+                migrations.migrate(conn)
+        database.connect(dsn).close()
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection to the warm tier."""
+        from stratalog.warm import database
+
+        with self.postgres() as dsn, database.connect(dsn) as conn:
+            yield conn
+
+    def content_store(self) -> FsContentStore:
+        """Content-addressed storage."""
+        require("fsspec", "cold")
+        from stratalog.cold.cas import FsContentStore
+
+        settings = self.settings.cold
+        return FsContentStore(settings.cas_url or f"file://{self.home.folder('cas')}", settings.storage_options)
+
+    def lake(self) -> Lake:
+        """Where the Parquet files lie."""
+        require("fsspec", "cold")
+        from stratalog.cold.lake import Lake
+
+        settings = self.settings.cold
+        return Lake(settings.url or f"file://{self.home.folder('cold')}", settings.storage_options)
+
+    def catalog(self, dsn: str, lake: Lake) -> Catalog:
+        """The table catalog, in the same Postgres."""
+        require("pyiceberg", "cold")
+        from stratalog.cold.catalog import Catalog
+
+        return Catalog(dsn, lake)
+
+
+def require_cold() -> None:
+    """Raise `MissingExtra` unless what the cold tier needs is installed."""
+    for module in ("duckdb", "pyarrow", "fsspec"):
+        require(module, "cold")

@@ -1,0 +1,130 @@
+"""Verifying an installation: each tier from its stored bytes, and that the tiers agree where they overlap."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from stratalog.hot.check import HotReport, Span, verify_log
+from stratalog.hot.source import LogSource, open_reader, open_source
+from stratalog.schemas.chain import Link
+from stratalog.schemas.errors import NotFound, StratalogError
+from stratalog.warm import queries
+from stratalog.warm.check import WarmCheck, verify_warm
+from stratalog.warm.database import Connection
+
+from .check import ColdVerified, verify_cold
+from .installation import Installation
+
+
+def verify_all(installation: Installation) -> dict[str, Any]:
+    """Verify everything; returns the JSON object of `stratalog verify`. Damage becomes a problem, never an exception.
+
+    Raises `Unavailable` where Postgres or the storage do not answer, `Locked` where a log cannot be read.
+    """
+    warm, cold = WarmCheck(), ColdVerified(0, 0, 0, ())
+    ends: dict[uuid.UUID, Link] = {}
+    content_problems: list[str] = []
+    content_checked = 0
+    if not installation.has_postgres:
+        hot = verify_hot(installation, {})
+        return _report(hot, warm, cold, [], content_checked, content_problems)
+    with installation.postgres() as dsn, installation.connection() as conn:
+        warm = verify_warm(conn)
+        content_checked, content_problems = verify_warm_content(conn, installation)
+        hot = verify_hot(installation, warm.heads)
+        disagreements = _hot_against_warm(conn, hot.spans, warm.heads)
+        with installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
+
+            def note(trajectory_id: uuid.UUID, sequence_number: int, digest: bytes) -> None:
+                ends[trajectory_id] = Link(sequence_number, digest)
+
+            cold = verify_cold(lake, catalog, installation.content_store(), note)
+        disagreements += _cold_against_warm(conn, ends)
+    return _report(hot, warm, cold, disagreements, content_checked, content_problems)
+
+
+def verify_hot(installation: Installation, anchors: dict[uuid.UUID, Link]) -> HotReport:
+    """Verify every hot log of the home."""
+    report = HotReport()
+    for log_id in installation.home.log_ids():
+        try:
+            reader = open_reader(installation.home, log_id)
+            try:
+                secrets = {head.trajectory_id: head.secret for head in reader.heads()}
+            finally:
+                reader.close()
+            source: LogSource = open_source(installation.home, log_id)
+            try:
+                verify_log(source, report, secrets=secrets, anchors=anchors)
+            finally:
+                source.close()
+        except StratalogError as error:
+            if error.exit_code not in (20, 21):
+                raise
+            report.problems.append(f"log {log_id}: {error.message}")
+    return report
+
+
+def verify_warm_content(conn: Connection, installation: Installation) -> tuple[int, list[str]]:
+    """Read every piece of content that the warm tier refers to; how many there are, and what is wrong."""
+    store = installation.content_store()
+    checked = 0
+    problems = []
+    for tenant, sha256 in queries.content_references(conn):
+        checked += 1
+        try:
+            store.get(tenant, sha256)
+        except StratalogError as error:
+            problems.append(f"warm: content {sha256} of {tenant}: {error.message}")
+    return checked, problems
+
+
+def _hot_against_warm(conn: Connection, spans: dict[uuid.UUID, Span], heads: dict[uuid.UUID, Link]) -> list[str]:
+    """A hot log may be ahead of warm (checked on the way) or behind it, when the trajectory went on elsewhere."""
+    problems = []
+    for trajectory_id, span in spans.items():
+        head = heads.get(trajectory_id)
+        if head is None or span.last_sequence >= head.sequence_number:
+            continue
+        stored = queries.hash_at(conn, trajectory_id, span.last_sequence)
+        if stored is not None and stored != span.last_hash:
+            problems.append(f"trajectory {trajectory_id}: event {span.last_sequence} differs between hot and warm")
+    return problems
+
+
+def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link]) -> list[str]:
+    problems = []
+    for trajectory_id, end in ends.items():
+        try:
+            head = queries.head(conn, trajectory_id)
+        except NotFound:
+            problems.append(f"trajectory {trajectory_id} is in the cold tier but has no head in warm")
+            continue
+        if head.consolidated.sequence_number >= 0 and head.consolidated != end:
+            problems.append(
+                f"trajectory {trajectory_id}: cold ends at event {end.sequence_number}, "
+                f"warm says {head.consolidated.sequence_number}"
+            )
+    return problems
+
+
+def _report(
+    hot: HotReport,
+    warm: WarmCheck,
+    cold: ColdVerified,
+    disagreements: list[str],
+    content_checked: int,
+    content_problems: list[str],
+) -> dict[str, Any]:
+    tiers = {
+        "hot": {"events": hot.events, "trajectories": len(hot.spans), "problems": hot.problems + disagreements},
+        "warm": {"events": warm.events, "trajectories": warm.trajectories, "problems": warm.problems},
+        "cold": {"events": cold.events, "trajectories": cold.trajectories, "problems": list(cold.problems)},
+    }
+    blobs = {
+        "checked": hot.blobs + content_checked + cold.blobs,
+        "problems": hot.blob_problems + content_problems,
+    }
+    ok = not blobs["problems"] and not any(tier["problems"] for tier in tiers.values())
+    return {"ok": ok, "tiers": tiers, "blobs": blobs}

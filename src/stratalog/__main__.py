@@ -1,0 +1,5 @@
+"""`python -m stratalog` is the `stratalog` program."""
+
+from stratalog.cli import main
+
+main()

@@ -1,0 +1,100 @@
+"""The commands, and what happens to their errors: a message, a hint, an exit code; never a traceback.
+
+Exit codes: 0 ok, 1 error, 2 usage, 3 partial, 10 home missing, 11 locked, 12 Postgres unreachable, 13 migration needed,
+20 verify found damage, 21 open refused, 22 fenced, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from stratalog import __version__
+from stratalog.schemas.errors import Invalid, StratalogError
+
+from .config import config_app
+from .consolidating import consolidate
+from .dagster import dagster
+from .demo import demo
+from .doctor import doctor
+from .importing import import_files
+from .output import Output
+from .quarantine import quarantine_app
+from .querying import sql
+from .sidecar import sidecar
+from .status import status
+from .trajectories import trajectory_app
+from .verifying import verify
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_PARTIAL = 3
+
+app = App(
+    name="stratalog",
+    help="A durable trajectory log for AI agents, tiered from RocksDB through Postgres to Parquet.",
+    version=__version__,
+)
+app.command(demo)
+app.command(import_files, name="import")
+app.command(sidecar)
+app.command(consolidate)
+app.command(sql)
+app.command(status)
+app.command(trajectory_app)
+app.command(verify)
+app.command(quarantine_app)
+app.command(doctor)
+app.command(config_app)
+app.command(dagster)
+
+
+class Usage(Invalid):
+    """The command line itself is wrong."""
+
+    code = "usage"
+    exit_code = EXIT_USAGE
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    output = Output(json_mode="--json" in arguments)
+    try:
+        result = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        return result if isinstance(result, int) else 0
+    except CycloptsError as error:
+        output.error(Usage(" ".join(str(error).split()), hint="see: stratalog --help"))
+        return EXIT_USAGE
+    except StratalogError as error:
+        output.error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        output.note("interrupted; what was acknowledged is safe, run the same command again to go on")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("STRATALOG_DEBUG"):
+            raise
+        output.error(unexpected(error))
+        return 1
+
+
+def unexpected(error: Exception) -> StratalogError:
+    """An error that nobody translated, as one that a person can act on."""
+    if isinstance(error, OSError):
+        return StratalogError(
+            f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), hint="check the disk and permissions"
+        )
+    return StratalogError(
+        f"{type(error).__name__}: {error}", hint="this is a bug; run again with STRATALOG_DEBUG=1 to see where"
+    )
+
+
+def main() -> None:
+    """The entry point of the `stratalog` program."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""`stratalog doctor`: is everything there that this home needs, and does it answer?"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from stratalog.cold.installation import Installation
+from stratalog.hot.source import open_reader
+from stratalog.schemas.errors import StratalogError
+
+from .options import DEFAULT, Common
+from .output import human_bytes
+
+SYNC_ROUNDS = 20
+SYNC_PLAUSIBLE_US = 15
+"""A device that confirms a sync faster than this most likely keeps it in a volatile cache."""
+EXTRAS = {"warm": "psycopg", "cold": "pyarrow", "pipelines": "dagster", "s3": "s3fs"}
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def doctor(*, migrate: Annotated[bool, Parameter(negative="")] = False, common: Common = DEFAULT) -> int:
+    """Check the home, the disk, the logs, Postgres and the storage; say what to do about what is wrong.
+
+    Example: `stratalog doctor`
+
+    Parameters
+    ----------
+    migrate
+        Bring the Postgres schema up to date first.
+    """
+    installation = common.installation()
+    checks = [_run(name, check) for name, check in _checks(installation, migrate)]
+    report = {"ok": all(check.ok for check in checks), "checks": checks}
+    if common.json:
+        common.output.document(report)
+    else:
+        for check in checks:
+            common.output.table(["", "", ""], [["ok" if check.ok else "FAILED", check.name, check.detail]])
+    return 0 if report["ok"] else 1
+
+
+def _checks(installation: Installation, migrate: bool) -> list[tuple[str, Callable[[], str]]]:
+    return [
+        ("python", lambda: f"{sys.version.split()[0]} on {sys.platform}"),
+        ("extras", _extras),
+        ("home", lambda: _home(installation)),
+        ("keys", lambda: _keys(installation)),
+        ("disk", lambda: _disk(installation)),
+        ("sync", lambda: _sync(installation.home.path)),
+        ("logs", lambda: _logs(installation)),
+        ("postgres", lambda: _postgres(installation, migrate)),
+        ("content store", lambda: _content_store(installation)),
+        ("lake", lambda: _lake(installation)),
+    ]
+
+
+def _run(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, check())
+    except StratalogError as error:
+        return Check(name, False, f"{error.message}. {error.hint}".rstrip(". "))
+    except OSError as error:
+        return Check(name, False, str(error))
+
+
+def _extras() -> str:
+    missing = [extra for extra, module in EXTRAS.items() if importlib.util.find_spec(module) is None]
+    return f"not installed: {', '.join(missing)}" if missing else "all installed"
+
+
+def _home(installation: Installation) -> str:
+    home = installation.home
+    mode = stat.S_IMODE(home.path.stat().st_mode)
+    if mode & 0o022:
+        raise StratalogError(f"{home.path} can be written by others", hint=f"chmod 700 {home.path}")
+    return f"{home.path}, {len(home.logs())} hot logs"
+
+
+def _keys(installation: Installation) -> str:
+    keys = [path for path in (installation.home.path / "keys").rglob("*") if path.is_file()]
+    exposed = [path for path in keys if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    if exposed:
+        raise StratalogError(f"{exposed[0]} can be read by others", hint=f"chmod 600 {exposed[0]}")
+    return f"{len(keys)} keys, readable by their owner alone"
+
+
+def _disk(installation: Installation) -> str:
+    disk = shutil.disk_usage(installation.home.path)
+    share, minimum = disk.free / disk.total, installation.settings.hot.disk_free_min
+    if share < minimum:
+        raise StratalogError(
+            f"{share:.1%} of the disk is free, appends stop below {minimum:.1%}",
+            hint="free disk space, or lower hot.disk_free_min",
+        )
+    return f"{human_bytes(disk.free)} free ({share:.0%})"
+
+
+def _sync(folder: Path) -> str:
+    times = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(SYNC_ROUNDS):
+            file.write(b"x" * 1024)
+            file.flush()
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter() - start) * 1e6)
+    median = sorted(times)[len(times) // 2]
+    doubt = "; implausibly fast, does this disk have a volatile write cache?" if median < SYNC_PLAUSIBLE_US else ""
+    return f"fdatasync takes {median:.0f} µs (median of {SYNC_ROUNDS}){doubt}"
+
+
+def _logs(installation: Installation) -> str:
+    lag = count = 0
+    for log_id in installation.home.log_ids():
+        reader = open_reader(installation.home, log_id)
+        try:
+            lag += reader.status()["lag_events"]
+        finally:
+            reader.close()
+        count += 1
+    return f"{count} opened, {lag:,} events wait for replication"
+
+
+def _postgres(installation: Installation, migrate: bool) -> str:
+    from stratalog.warm import database
+    from stratalog.warm import migrate as migrations
+
+    with installation.postgres(migrate=migrate) as dsn, database.connect(dsn) as conn:
+        applied = migrations.status(conn).applied
+        kind = "embedded" if installation.embedded else "yours"
+        return f"version {conn.info.server_version // 10000} ({kind}), {len(applied)} migrations applied"
+
+
+def _content_store(installation: Installation) -> str:
+    store = installation.content_store()
+    return f"{store.url}, {len(list(store.tenants()))} tenants"
+
+
+def _lake(installation: Installation) -> str:
+    with installation.lake() as lake:
+        files = list(lake.files())
+        return f"{lake.url}, {len(files):,} files, {human_bytes(sum(file.size for file in files))}"
