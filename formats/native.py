@@ -17,10 +17,14 @@ import msgspec
 from stratalog.schemas.events import Opaque, raw_json
 from stratalog.schemas.ids import to_us
 
+from . import scan
+
 Record = dict[str, msgspec.Raw]
 
 NOTHING = msgspec.Raw()
 INTEGER_MAX = 2**63 - 1
+DEPTH_MAX = 200
+"""Deeper JSON is kept as text."""
 _BLOB_KEY = b'"$blob"'
 
 _records = msgspec.json.Decoder(Record)
@@ -39,11 +43,13 @@ def decode_record(raw: bytes) -> Record:
     try:
         if not raw.isascii():
             raw.decode("utf-8")
+        if scan.deeper_than(raw, DEPTH_MAX):
+            raise Damaged(f"nested deeper than {DEPTH_MAX} levels")
         return _records.decode(raw)
+    except Damaged:
+        raise
     except UnicodeDecodeError as error:
         raise Damaged(f"not UTF-8 (byte {error.start})") from error
-    except RecursionError as error:
-        raise Damaged("nested too deep") from error
     except msgspec.ValidationError as error:
         raise Damaged("not a JSON object") from error
     except (msgspec.DecodeError, ValueError) as error:

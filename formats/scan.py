@@ -7,6 +7,7 @@ needs no recursion. The slices are then decoded one by one, so that damage stays
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 
 import msgspec
 
@@ -14,6 +15,23 @@ import msgspec
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]', re.DOTALL)
 _OPENING = b"[{"
 _CLOSING = b"]}"
+
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def deeper_than(raw: bytes, levels: int) -> bool:
+    """Whether brackets are nested more than `levels` deep.
+
+    The parser has a limit of its own, but it depends on the Python version and on how deep the caller is, and the same
+    bytes must always give the same events.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= levels:
+        return False
+    brackets = _STRING.sub(b"", raw).translate(None, _NO_BRACKETS)
+    return max(accumulate(_STEP[mark] for mark in brackets), default=0) > levels
 
 
 def values(raw: bytes) -> list[bytes]:

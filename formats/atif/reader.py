@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stratalog.formats.document import Document, read_document
+from stratalog.formats.document import Document, is_json, read_document
 from stratalog.formats.head import Head
 from stratalog.formats.lines import lines
 from stratalog.formats.native import (
@@ -33,7 +33,7 @@ from .steps import Steps
 
 DEPTH_MAX = 16
 _VERSION = re.compile(rb'"ATIF-v\d')
-_ENDS = frozenset({"final_metrics", "continued_trajectory_ref"})
+_ENDS = ("final_metrics", "continued_trajectory_ref")
 _ARRAYS = ("steps", "subagent_trajectories")
 
 
@@ -86,7 +86,7 @@ def _read_lines(path: Path) -> Iterator[Item]:
 
 def _document(document: Document, path: Path, key: str, parent_key: str, depth: int) -> Iterator[Item]:
     arrays = {name for name in _ARRAYS if document.members.get(name, b"").startswith(b"[")}
-    skipped = frozenset(arrays | _ENDS)
+    skipped = frozenset(arrays.union(_ENDS))
     rest = document.readable(skipped)
     steps = document.items("steps")
     agent = members(rest.get("agent")) or {}
@@ -182,12 +182,12 @@ def _end(lane: Steps, document: Document) -> None:
 
     They say that it ended and not how, so the end is inferred.
     """
-    for name in _ENDS & document.members.keys():
-        if Document.of(b'{"":' + document.members[name] + b"}").damage:
-            lane.add(opaque(FORMAT, f"member:{name}", document.members[name]), None)
-            return
-    totals = document.members.get("final_metrics", b"null")
-    continued = document.members.get("continued_trajectory_ref", b"null")
+    ends = {name: document.members.get(name, b"null") for name in _ENDS}
+    for name, raw in ends.items():
+        if not is_json(raw):
+            lane.add(opaque(FORMAT, f"member:{name}", raw), None)
+            ends[name] = b"null"
+    totals, continued = ends["final_metrics"], ends["continued_trajectory_ref"]
     if continued != b"null":
         lane.add(Annotation(name="continued_trajectory_ref", value=foreign(continued), author=FORMAT), None)
         if totals != b"null":

@@ -189,14 +189,19 @@ class _File:
 def _pieces(raw: bytes) -> list[bytes]:
     """A damaged line as the objects that stand on it and what lies between them."""
     pieces = scan.values(raw)
-    if len(pieces) > 1:
+    if len(pieces) > 1 and any(map(_decodes, pieces)):
         return pieces
     for tried, restart in enumerate(_RESTART.finditer(raw, 1)):
         if tried >= _RESTARTS_TRIED_MAX:
             break
-        try:
-            decode_record(raw[restart.start() :])
-        except Damaged:
-            continue
-        return [raw[: restart.start()], raw[restart.start() :]]
+        if _decodes(raw[restart.start() :]):
+            return [raw[: restart.start()], raw[restart.start() :]]
     return [raw]
+
+
+def _decodes(piece: bytes) -> bool:
+    try:
+        decode_record(piece)
+    except Damaged:
+        return False
+    return True
