@@ -21,6 +21,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BinaryType,
@@ -72,6 +73,14 @@ class RunTotals(msgspec.Struct, frozen=True):
 
     files: int
     events: int
+    bytes: int
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """A data file of a committed run: its absolute URL, rows and bytes as the catalog has them."""
+
+    url: str
+    rows: int
     bytes: int
 
 
@@ -180,6 +189,24 @@ class Catalog:
             table = self._table()
             return None if table is None else _totals(table, run_id)
 
+    def run_files(self, run_id: str) -> list[RunFile]:
+        """The files that the run added, sorted by URL; empty if it has not been committed."""
+        with _translated():
+            table = self._table()
+            snapshot = None if table is None else _snapshot_of(table, run_id)
+            if table is None or snapshot is None:
+                return []
+            added = (
+                entry.data_file
+                for manifest in snapshot.manifests(table.io)
+                if manifest.added_snapshot_id == snapshot.snapshot_id
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                # A merged manifest also holds what earlier commits added.
+                if entry.snapshot_id == snapshot.snapshot_id
+            )
+            files = [RunFile(file.file_path, file.record_count, file.file_size_in_bytes) for file in added]
+            return sorted(files, key=lambda file: file.url)
+
     def commit(self, files: list[str], run_id: str) -> RunTotals:
         """Add `files` (absolute URLs) in one snapshot that carries `run_id`; does nothing if the run is there already.
 
@@ -228,17 +255,23 @@ class Catalog:
         return self._opened
 
 
-def _totals(table: Table, run_id: str) -> RunTotals | None:
+def _snapshot_of(table: Table, run_id: str) -> Snapshot | None:
     for snapshot in reversed(table.metadata.snapshots):
-        summary = snapshot.summary
-        if summary is not None and summary.additional_properties.get(RUN_ID) == run_id:
-            added = summary.additional_properties
-            return RunTotals(
-                int(added.get("added-data-files", 0)),
-                int(added.get("added-records", 0)),
-                int(added.get("added-files-size", 0)),
-            )
+        if snapshot.summary is not None and snapshot.summary.additional_properties.get(RUN_ID) == run_id:
+            return snapshot
     return None
+
+
+def _totals(table: Table, run_id: str) -> RunTotals | None:
+    snapshot = _snapshot_of(table, run_id)
+    if snapshot is None or snapshot.summary is None:
+        return None
+    added = snapshot.summary.additional_properties
+    return RunTotals(
+        int(added.get("added-data-files", 0)),
+        int(added.get("added-records", 0)),
+        int(added.get("added-files-size", 0)),
+    )
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from stratalog.schemas.settings import ColdSettings, duration_us
 from stratalog.warm.database import Connection, answering
 
 from . import plan as plans
-from .catalog import Catalog, RunTotals
+from .catalog import Catalog, RunFile, RunTotals
 from .group import write_group
 from .lake import Lake
 from .plan import Group, Item, Run
@@ -55,7 +55,15 @@ class Consolidated(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ()
 
     def __add__(self, other: Consolidated) -> Consolidated:
-        return Consolidated(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+        return Consolidated(
+            self.trajectories + other.trajectories,
+            self.events + other.events,
+            self.files + other.files,
+            self.bytes + other.bytes,
+            # What an open run has found damaged is found again by the run after it.
+            tuple(dict.fromkeys(self.problems + other.problems)),
+            self.runs + other.runs,
+        )
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -168,7 +176,7 @@ class Consolidation:
         plans.drop_items(self._conn, run, damaged)
         return [f"trajectory {trajectory_id}: {reason}" for trajectory_id, reason in sorted(damaged.items())]
 
-    def read_back(self, run: Run, files: Iterable[File]) -> ReadBack:
+    def read_back(self, run: Run, files: Iterable[File | RunFile]) -> ReadBack:
         """Read the files from storage, verify them from their bytes alone, and compare with the plan."""
         by_folder: dict[str, list[str]] = {}
         for file in files:
@@ -222,11 +230,16 @@ class Consolidation:
 
     def complete(self, run: Run) -> Consolidated:
         """Take a planned run from wherever it stands to its marks."""
+        problems = self.publish(run)
+        return self.mark(run) + Consolidated(problems=problems)
+
+    def publish(self, run: Run) -> tuple[str, ...]:
+        """Take a planned run to its commit, if it is not there yet; returns what had to be left out, and why."""
         problems: list[str] = []
         if not self._catalog.has_run(str(run.run_id)):
             files = self._write_until_good(run, problems)
             self.commit(run, files)
-        return self.mark(run) + Consolidated(problems=tuple(problems))
+        return tuple(problems)
 
     def _write_until_good(self, run: Run, problems: list[str]) -> tuple[File, ...]:
         for _ in range(REWRITES_MAX):

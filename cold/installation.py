@@ -7,7 +7,8 @@ own is set up when it is empty, and otherwise migrated only when told to.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.hot.home import Home
@@ -16,7 +17,10 @@ from stratalog.schemas.extras import require
 if TYPE_CHECKING:
     from stratalog.cold.cas import FsContentStore
     from stratalog.cold.catalog import Catalog
+    from stratalog.cold.consolidate import Consolidated, Consolidation
     from stratalog.cold.lake import Lake
+    from stratalog.schemas.protocols import ContentStore
+    from stratalog.schemas.settings import ColdSettings
     from stratalog.warm.database import Connection
     from stratalog.warm.server import EmbeddedPostgres
 
@@ -102,6 +106,47 @@ class Installation:
         from stratalog.cold.catalog import Catalog
 
         return Catalog(dsn, lake)
+
+    @contextmanager
+    def tiers(self) -> Iterator[Tiers]:
+        """Everything that consolidation needs, until the end of the block; raises what `postgres` and `lake` raise."""
+        require_cold()
+        with (
+            self.postgres() as dsn,
+            self.lake() as lake,
+            self.catalog(dsn, lake) as catalog,
+            closing(self.content_store()) as store,
+        ):
+            yield Tiers(dsn, lake, catalog, store, self.settings.cold)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """The opened warm and cold tier."""
+
+    dsn: str
+    lake: Lake
+    catalog: Catalog
+    store: ContentStore
+    settings: ColdSettings
+
+    def connect(self) -> Connection:
+        """A new connection to the warm tier; close it."""
+        from stratalog.warm import database
+
+        return database.connect(self.dsn)
+
+    def consolidation(self, store: ContentStore | None = None) -> Consolidation:
+        """The steps of a consolidation; `store` replaces the content store. Enter it to take the lock."""
+        from .consolidate import Consolidation
+
+        return Consolidation(self.connect, self.lake, self.catalog, store or self.store, self.settings)
+
+    def consolidate(self, older_than: str | None = None) -> Consolidated:
+        """Move everything that ended `older_than` ago (by default the setting's); see `cold.consolidate`."""
+        from .consolidate import consolidate
+
+        return consolidate(self.connect, self.lake, self.catalog, self.store, self.settings, older_than)
 
 
 def require_cold() -> None:
