@@ -54,7 +54,7 @@ def write_group(
                     if not damaged:
                         writer.add(row, size)
             except Corrupt as error:
-                damaged[item.trajectory_id] = error.message
+                damaged[item.trajectory_id] = error.message.removeprefix(f"trajectory {item.trajectory_id}: ")
         files = () if damaged else tuple(writer.finish())
     return GroupWritten(files, damaged)
 
