@@ -117,7 +117,7 @@ class Home:
 
     def log_ids(self) -> list[uuid.UUID]:
         """The ids of the hot logs, oldest first."""
-        return [uuid.UUID(file.log_id) for _, file in self.logs()]
+        return [uuid.UUID(path.name) for path, _ in self.logs()]
 
     def _log_folders(self) -> Iterator[Path]:
         hot = self.path / "hot"

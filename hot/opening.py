@@ -51,7 +51,7 @@ def open_engine(
         if file.role != role:
             continue
         try:
-            return _open(home, folder, uuid.UUID(file.log_id), accept_loss, yielding)
+            return _open(home, folder, uuid.UUID(folder.name), accept_loss, yielding)
         except Locked:
             continue
     folder = create_log(home, role)
@@ -79,6 +79,7 @@ def wanted(folder: Path) -> bool:
 def _open(home: Home, folder: Path, log_id: uuid.UUID, accept_loss: bool, yielding: bool) -> Engine:
     lock = _acquire(folder, yielding)
     try:
+        _check_identity(folder)
         try:
             check_wal(folder / "db")
             store = _open_store(folder / "db", home.settings.hot)
@@ -99,6 +100,15 @@ def _open(home: Home, folder: Path, log_id: uuid.UUID, accept_loss: bool, yieldi
     except BaseException:
         lock.release()
         raise
+
+
+def _check_identity(folder: Path) -> None:
+    file = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
+    if file.log_id != folder.name:
+        raise OpenRefused(
+            f"{folder} says that it is the log {file.log_id}: its renewal was interrupted",
+            hint="finish it with: stratalog doctor --renew-logs",
+        )
 
 
 def _acquire(folder: Path, yielding: bool) -> FileLock:

@@ -84,7 +84,7 @@ class CursorMismatch(Conflict):
     """The log does not contain the position that was replicated from it."""
 
     code = "cursor_mismatch"
-    default_hint = "this home was restored from an older copy; give it a new log with: stratalog doctor"
+    default_hint = "was this home restored from an older copy? Then give its logs new ids: stratalog doctor --renew-logs"
 
 
 class NotFound(StratalogError):
@@ -114,7 +114,7 @@ class OpenRefused(Corrupt):
 
     code = "open_refused"
     exit_code = 21
-    default_hint = "restore the log from a backup, or go on without the lost events: --accept-loss"
+    default_hint = "restore the log from a backup, or go on without the lost events: stratalog doctor --accept-loss"
 
 
 class InDoubt(StratalogError):

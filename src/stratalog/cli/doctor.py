@@ -17,11 +17,14 @@ import msgspec
 from cyclopts import Parameter
 
 from stratalog.cold.installation import Installation
-from stratalog.hot.source import open_reader
-from stratalog.schemas.errors import StratalogError
+from stratalog.hot.log import HotLog
+from stratalog.hot.renewal import renew_log
+from stratalog.hot.source import open_reader, open_source
+from stratalog.schemas.errors import CursorMismatch, OpenRefused, StratalogError
 
 from .options import DEFAULT, Common
-from .output import human_bytes
+from .output import Output, human_bytes
+from .sanitise import sanitise
 
 SYNC_ROUNDS = 20
 SYNC_PLAUSIBLE_US = 15
@@ -37,7 +40,12 @@ class Check(msgspec.Struct, frozen=True):
     detail: str
 
 
-def doctor(*, migrate: Annotated[bool, Parameter(negative="")] = False, common: Common = DEFAULT) -> int:
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def doctor(
+    *, migrate: Flag = False, accept_loss: Flag = False, renew_logs: Flag = False, common: Common = DEFAULT
+) -> int:
     """Check the home, the disk, the logs, Postgres and the storage; say what to do about what is wrong.
 
     Example: `stratalog doctor`
@@ -46,8 +54,16 @@ def doctor(*, migrate: Annotated[bool, Parameter(negative="")] = False, common: 
     ----------
     migrate
         Bring the Postgres schema up to date first.
+    accept_loss
+        Go on with what is left of logs that refuse to open; the damaged ones are kept beside the new ones.
+    renew_logs
+        Give logs that are not the ones that were replicated (a restored home) new ids.
     """
     installation = common.installation()
+    if accept_loss:
+        _accept_losses(installation, common.output)
+    if renew_logs:
+        _renew_logs(installation, common.output)
     checks = [_run(name, check) for name, check in _checks(installation, migrate)]
     report = {"ok": all(check.ok for check in checks), "checks": checks}
     if common.json:
@@ -56,6 +72,28 @@ def doctor(*, migrate: Annotated[bool, Parameter(negative="")] = False, common: 
         for check in checks:
             common.output.table(["", "", ""], [["ok" if check.ok else "FAILED", check.name, check.detail]])
     return 0 if report["ok"] else 1
+
+
+def _accept_losses(installation: Installation, output: Output) -> None:
+    for log_id in installation.home.log_ids():
+        try:
+            open_reader(installation.home, log_id).close()
+        except OpenRefused as refused:
+            output.note(f"log {log_id}: {sanitise(refused.message)}")
+            with HotLog.open(installation.home, log_id=log_id, accept_loss=True, serve=False) as log:
+                output.note(f"log {log_id} goes on as {log.log_id}, up to LSN {log.durable_lsn}")
+
+
+def _renew_logs(installation: Installation, output: Output) -> None:
+    from stratalog.warm.ingest import read_cursor
+
+    home = installation.home
+    with installation.connection() as conn:
+        for log_id in home.log_ids():
+            try:
+                open_source(home, log_id, read_cursor(conn, log_id)).close()
+            except (CursorMismatch, OpenRefused) as refused:
+                output.note(f"log {log_id} goes on as {renew_log(home, log_id)}: {sanitise(refused.message)}")
 
 
 def _checks(installation: Installation, migrate: bool) -> list[tuple[str, Callable[[], str]]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from stratalog.warm.sidecar import Sidecar
+from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
 
@@ -23,6 +23,9 @@ def sidecar(*, once: Annotated[bool, Parameter(negative="")] = False, common: Co
     once
         Replicate what is there, then end.
     """
+    require("psycopg", "warm")
+    from stratalog.warm.sidecar import Sidecar
+
     installation = common.installation()
     output = common.output
     with installation.server() as server:

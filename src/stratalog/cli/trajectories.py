@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from cyclopts import App
 
-from stratalog.cold.listing import Listed, Tiers
+from stratalog.cold.installation import Installation
 from stratalog.schemas import events as ev
 from stratalog.schemas.blobs import Blob, Text
 from stratalog.schemas.codec import Event, decode_event
+from stratalog.schemas.extras import require
 from stratalog.schemas.ids import from_us
 from stratalog.schemas.summary import Summary
 
 from .options import DEFAULT, Common
 from .output import human_us
 from .sanitise import sanitise, shorten
+
+if TYPE_CHECKING:
+    from stratalog.cold.listing import Listed, Tiers
 
 trajectory_app = App(name="trajectory", help="Trajectories in all tiers: list, show.")
 
@@ -42,7 +46,7 @@ def list_(
     limit
         At most so many.
     """
-    with Tiers(common.installation()) as tiers:
+    with open_tiers(common.installation()) as tiers:
         matching = (
             listed
             for listed in tiers.all()
@@ -84,7 +88,7 @@ def show(trajectory_id: uuid.UUID, /, *, full: bool = False, common: Common = DE
         Whole texts instead of one line per event.
     """
     output = common.output
-    with Tiers(common.installation()) as tiers:
+    with open_tiers(common.installation()) as tiers:
         listed = tiers.get(trajectory_id)
         events = (decode_event(envelope) for envelope in tiers.events(trajectory_id))
         if common.json:
@@ -100,6 +104,14 @@ def show(trajectory_id: uuid.UUID, /, *, full: bool = False, common: Common = DE
             shown = sanitise(text, newlines=True) if full else shorten(text, TEXT_WIDTH)
             output.line(line + shown, style="yellow" if crossing else "")
     return 0
+
+
+def open_tiers(installation: Installation) -> Tiers:
+    """The tiers for reading; raises `MissingExtra`."""
+    require("psycopg", "warm")
+    from stratalog.cold.listing import Tiers
+
+    return Tiers(installation)
 
 
 def _show_head(listed: Listed, common: Common) -> None:

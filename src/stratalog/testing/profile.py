@@ -15,12 +15,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     turns_median: int
     events_min: int = 0
     """Turns go on until there are this many events."""
-    output_lines_median: int = 12
+    output_lines_median: int = 24
     output_lines_max: int = 250
     bulky_share: float = 0.0
     """Tool results of more than 32 KiB."""
     huge: bool = False
-    """One tool result of more than 1 MiB in each trajectory that does work of its own."""
+    """One tool result of more than 1 MiB in each trajectory."""
     child_share: float = 0.0
     fork_share: float = 0.0
     ends: bool = True

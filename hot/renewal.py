@@ -1,0 +1,44 @@
+"""A new identity for a log: after a home was restored from an older copy, or after a loss that was accepted.
+
+Positions of the old identity mean nothing any more: other events may have been replicated under them. Under a new log
+id everything that is here is offered to Postgres again; what it has is dropped by its hash, what contradicts it is
+quarantined.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from stratalog.schemas import ids
+
+from .files import FileLock, sync_folder, write_durably
+from .home import Home, LogFile
+
+
+def renew_log(home: Home, log_id: uuid.UUID) -> uuid.UUID:
+    """Give a log that nobody owns a new id; returns it. Raises `Locked`. A crash leaves it for the next call."""
+    folder = home.log_folder(log_id)
+    lock = FileLock(folder / "OWNER")
+    lock.acquire()
+    try:
+        new_id = _written_id(folder, log_id) or ids.new_log_id()
+        for mark in ("HEAD", "REPLICATED"):
+            (folder / mark).unlink(missing_ok=True)
+        old = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
+        if old.log_id != str(new_id):
+            renewed = LogFile(str(new_id), old.role, old.created_at, old.log_id)
+            write_durably(folder / "log.json", msgspec.json.encode(renewed))
+        folder.rename(home.log_folder(new_id))
+        sync_folder(folder.parent)
+        return new_id
+    finally:
+        lock.release()
+
+
+def _written_id(folder: Path, log_id: uuid.UUID) -> uuid.UUID | None:
+    """The id that an interrupted renewal has written."""
+    written = uuid.UUID(msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile).log_id)
+    return None if written == log_id else written
