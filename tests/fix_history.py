@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
 
-from stratalog.hot.source import Cursor, LogEvent
+from stratalog.hot.source import LogEvent
 from stratalog.schemas import ids
 from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.chain import START, Link, next_header
 from stratalog.schemas.codec import encode_body, kind_of
 from stratalog.schemas.envelope import Envelope, Header, hash_header
-from stratalog.schemas.errors import CursorMismatch, NotFound
+from stratalog.schemas.errors import NotFound
 from stratalog.schemas.events import EventBody, MessageReceived, Model, Part, Source, TaskFinished, TaskStarted
 from stratalog.warm.database import Connection, connect
 from stratalog.warm.migrate import migrate
@@ -91,51 +90,34 @@ class Story:
 
 
 class MemoryLog:
-    """A hot log in memory; its `read`, `wait`, `acknowledge` are those of `LogSource`."""
+    """A hot log in memory; its `read` is that of `LogSource`."""
 
     def __init__(self, log_id: uuid.UUID | None = None) -> None:
         self.log_id = log_id or ids.new_log_id()
         self.events: list[LogEvent] = []
-        self.acknowledged = Cursor()
-        self.quarantined: set[int] = set()
-        self.closed = 0
         self._last: dict[uuid.UUID, Envelope] = {}
-        self._grown = threading.Condition()
 
     def append(
         self, story: Story, events: Sequence[Envelope], blobs: tuple[tuple[BlobRef, bytes], ...] = ()
     ) -> list[LogEvent]:
         """Put events of a story behind the last one; a segment start carries the secret."""
         added = []
-        with self._grown:
-            for event in events:
-                before = self._last.get(story.trajectory_id)
-                goes_on = before is not None and before.hash == event.header.previous_hash
-                envelope = Envelope(
-                    len(self.events) + 1,
-                    before.lsn if before is not None and goes_on else 0,
-                    event.header,
-                    event.body,
-                    event.hash,
-                    event.erased,
-                    None if goes_on else story.secret,
-                )
-                self._last[story.trajectory_id] = envelope
-                added.append(LogEvent(envelope, blobs))
-                self.events.append(added[-1])
-            self._grown.notify_all()
+        for event in events:
+            before = self._last.get(story.trajectory_id)
+            goes_on = before is not None and before.hash == event.header.previous_hash
+            envelope = Envelope(
+                len(self.events) + 1,
+                before.lsn if before is not None and goes_on else 0,
+                event.header,
+                event.body,
+                event.hash,
+                event.erased,
+                None if goes_on else story.secret,
+            )
+            self._last[story.trajectory_id] = envelope
+            added.append(LogEvent(envelope, blobs))
+            self.events.append(added[-1])
         return added
-
-    def open(self, cursor: Cursor | None) -> MemoryLog:
-        """Prove the cursor, as `open_source` does."""
-        if cursor is not None and cursor.lsn:
-            known = self.events[cursor.lsn - 1].envelope.hash if cursor.lsn <= len(self.events) else None
-            if known != cursor.hash:
-                raise CursorMismatch(f"the event at LSN {cursor.lsn} is not the one that was replicated")
-        return self
-
-    def durable_lsn(self) -> int:
-        return len(self.events)
 
     def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
         found: list[LogEvent] = []
@@ -146,19 +128,6 @@ class MemoryLog:
                 break
             found.append(event)
         return found
-
-    def wait(self, after_lsn: int, timeout_s: float) -> bool:
-        with self._grown:
-            return self._grown.wait_for(lambda: len(self.events) > after_lsn, timeout_s)
-
-    def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
-        assert self.events[lsn - 1].envelope.hash == digest
-        self.quarantined.update(quarantined)
-        if lsn > self.acknowledged.lsn:
-            self.acknowledged = Cursor(lsn, digest)
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 class MemoryContents:

@@ -59,7 +59,8 @@ DUPLICATE = Verdict("duplicate")
 class Standing(msgspec.Struct):
     """What is known of a trajectory; moves on with each admitted event.
 
-    `refused` holds the hashes of refused events with their reason, so that their successors share it.
+    `placed` holds the hashes of stored events that are compared with arriving ones, by sequence number; `refused` the
+    hashes of refused events with their reason, so that their successors share it.
     """
 
     origin_log: uuid.UUID
@@ -70,6 +71,7 @@ class Standing(msgspec.Struct):
     consolidated: Link = START
     seals: Sequence[Seal] = ()
     stray: bool = False
+    placed: dict[int, bytes] = msgspec.field(default_factory=dict)
     refused: dict[bytes, Reason] = msgspec.field(default_factory=dict)
 
     @property
@@ -82,14 +84,14 @@ class Standing(msgspec.Struct):
         """Whether any event was admitted."""
         return self.head.sequence_number >= 0
 
-    def judge(self, log_id: uuid.UUID, envelope: Envelope, stored_hash: bytes | None) -> Verdict:
-        """Judge the next event of a log; `stored_hash` is that of the event at its place, if it is stored.
+    def judge(self, log_id: uuid.UUID, envelope: Envelope) -> Verdict:
+        """Judge the next event of a log; if its place is taken, `placed` must have the hash that is stored there.
 
         Raises `Corrupt` where the place is below the head and neither stored nor consolidated.
         """
         header = envelope.header
         if header.sequence_number <= self.head.sequence_number:
-            return self._compare(envelope, stored_hash)
+            return self._compare(envelope)
         return self._fits(envelope) or self._owned(log_id, envelope) or self._sound(envelope) or ADMITTED
 
     def take(self, log_id: uuid.UUID, envelope: Envelope, event: Event) -> int:
@@ -100,10 +102,12 @@ class Standing(msgspec.Struct):
         if self.secret is None:
             self.secret = envelope.secret
         self.head = Link(envelope.header.sequence_number, envelope.hash)
+        self.placed[self.head.sequence_number] = envelope.hash
         return self.summary.advance(event)
 
-    def _compare(self, envelope: Envelope, stored_hash: bytes | None) -> Verdict:
+    def _compare(self, envelope: Envelope) -> Verdict:
         sequence = envelope.header.sequence_number
+        stored_hash = self.placed.get(sequence)
         if sequence == self.consolidated.sequence_number:
             stored_hash = self.consolidated.hash
         if stored_hash == envelope.hash:
@@ -151,7 +155,8 @@ class Standing(msgspec.Struct):
         """Whether the log and the epoch own the place."""
         header = envelope.header
         sequence, epoch = header.sequence_number, header.epoch
-        seal = max((s for s in self.seals if s.first_sequence <= sequence), key=lambda s: s.token, default=None)
+        seals = [seal for seal in self.seals if seal.first_sequence <= sequence]
+        seal = max(seals, key=lambda seal: seal.token) if seals else None
         if seal is None:
             if self.begun and not self.imported and log_id != self.origin_log:
                 return self._refuse(envelope, "foreign_log", f"the trajectory belongs to log {self.origin_log}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -54,7 +54,6 @@ class Ledger:
         self._project = project
         self._standings: dict[uuid.UUID, Standing] = {}
         self._refused: dict[bytes, Reason] = {}
-        self._placed: dict[tuple[uuid.UUID, int], bytes] = {}
         self._rows: list[_Row] = []
         self.moved: set[uuid.UUID] = set()
         """The trajectories whose head has moved."""
@@ -85,9 +84,14 @@ class Ledger:
 
     def offer(self, offered: Sequence[Offered]) -> list[Verdict]:
         """Judge events in the order given (that of their log); the admitted ones wait for `store`."""
-        stored = self._stored_hashes(offered)
-        self._load_refused(offered)
-        return [self._judge(log_id, envelope, stored) for log_id, envelope in offered]
+        standings = [self._standings[envelope.header.trajectory_id] for _, envelope in offered]
+        envelopes = [envelope for _, envelope in offered]
+        self._load_placed(standings, envelopes)
+        self._load_refused(standings, envelopes)
+        return [
+            self._judge(standing, log_id, envelope)
+            for standing, (log_id, envelope) in zip(standings, offered, strict=True)
+        ]
 
     def store(self) -> None:
         """Write what was admitted since the last call, and the heads."""
@@ -127,23 +131,21 @@ class Ledger:
             refused=self._refused,
         )
 
-    def _stored_hashes(self, offered: Sequence[Offered]) -> dict[tuple[uuid.UUID, int], bytes]:
+    def _load_placed(self, standings: Sequence[Standing], envelopes: Sequence[Envelope]) -> None:
         places = []
-        for _, envelope in offered:
-            place = (envelope.header.trajectory_id, envelope.header.sequence_number)
-            if place[1] <= self._standings[place[0]].head.sequence_number and place not in self._placed:
-                places.append(place)
-        if not places:
-            return {}
-        rows = self._conn.execute(self._sql["read_stored_hashes"], _places(places))
-        return {(id_, sequence): digest for id_, sequence, digest in rows}
+        for standing, envelope in zip(standings, envelopes, strict=True):
+            sequence = envelope.header.sequence_number
+            if sequence <= standing.head.sequence_number and sequence not in standing.placed:
+                places.append((envelope.header.trajectory_id, sequence))
+        if places:
+            for id_, sequence, digest in self._conn.execute(self._sql["read_stored_hashes"], _places(places)):
+                self._standings[id_].placed[sequence] = digest
 
-    def _load_refused(self, offered: Sequence[Offered]) -> None:
-        known = {envelope.hash for _, envelope in offered} | self._refused.keys()
+    def _load_refused(self, standings: Sequence[Standing], envelopes: Sequence[Envelope]) -> None:
+        known = {envelope.hash for envelope in envelopes} | self._refused.keys()
         places = []
-        for _, envelope in offered:
-            header = envelope.header
-            head = self._standings[header.trajectory_id].head
+        for standing, envelope in zip(standings, envelopes, strict=True):
+            header, head = envelope.header, standing.head
             beyond = head.sequence_number < header.sequence_number <= BIGINT_MAX
             if beyond and header.previous_hash != head.hash and header.previous_hash not in known:
                 places.append((header.trajectory_id, header.sequence_number - 1))
@@ -151,15 +153,12 @@ class Ledger:
             for reason, header_bytes in self._conn.execute(self._sql["read_refused"], _places(places)):
                 self._refused[hash_header(header_bytes)] = reason
 
-    def _judge(self, log_id: uuid.UUID, envelope: Envelope, stored: Mapping[tuple[uuid.UUID, int], bytes]) -> Verdict:
+    def _judge(self, standing: Standing, log_id: uuid.UUID, envelope: Envelope) -> Verdict:
         header = envelope.header
-        place = (header.trajectory_id, header.sequence_number)
-        standing = self._standings[header.trajectory_id]
-        verdict = standing.judge(log_id, envelope, self._placed.get(place) or stored.get(place))
+        verdict = standing.judge(log_id, envelope)
         if verdict.outcome == "admitted":
             event = decode_event(envelope)
             turn = standing.take(log_id, envelope, event)
-            self._placed[place] = envelope.hash
             self._rows.append(
                 (
                     header.trajectory_id,

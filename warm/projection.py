@@ -19,15 +19,17 @@ STRING_BYTES_MAX = 2 << 10
 FIELD_BYTES_MAX = 8 << 10
 PROJECTION_BYTES_MAX = 64 << 10
 DEPTH_MAX = 200
-DIGITS_MAX = 400
+DIGITS_MAX = 10_000
 COLUMN_CHARS_MAX = 200
 """Longer names would not fit into an index."""
 
 # One JSON string token. Possessive, so that a long string leaves no trail of backtracking points.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _AFTER_KEY = re.compile(rb"\s*:")
-_NUL = re.compile(rb"\\u0000")
-_LONG_NUMBER = re.compile(rb"[0-9.]{%d}|[0-9.][eE][+-]?[0-9]{4}" % DIGITS_MAX)
+_NUL = rb"\u0000"
+# Postgres takes 131,072 digits before the point and 16,383 after it; greater exponents are refused by the parser here.
+_LONG_FRACTION = re.compile(rb"[0-9]{%d}" % DIGITS_MAX)
+_SMALL_EXPONENT = re.compile(rb"[eE]-[0-9]{4}")
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -37,9 +39,7 @@ def project(body: bytes) -> str | None:
         body = _STRING.sub(_cut, body)
     if len(body) > PROJECTION_BYTES_MAX:
         body = _leave_out(body)
-    if _NUL.search(body) and _has_nul(body):
-        return None
-    if (_LONG_NUMBER.search(body) and _LONG_NUMBER.search(_STRING.sub(b'""', body))) or _too_deep(body):
+    if (_NUL in body and _has_nul(body)) or _too_long(body) or _too_deep(body):
         return None
     try:
         # Raises for what is no JSON, for lone surrogates, and for bytes that are no UTF-8.
@@ -97,7 +97,15 @@ def _leave_out(body: bytes) -> bytes:
 
 def _has_nul(body: bytes) -> bool:
     """Whether an escape is a NUL character and not the end of an escaped backslash."""
-    return any(b"\\u0000" in token.group().replace(b"\\\\", b"") for token in _STRING.finditer(body))
+    return any(_NUL in token.group().replace(b"\\\\", b"") for token in _STRING.finditer(body))
+
+
+def _too_long(body: bytes) -> bool:
+    """Whether a number has more digits or a smaller exponent than Postgres takes."""
+    if len(body) <= DIGITS_MAX and b"e-" not in body and b"E-" not in body:
+        return False
+    numbers = _STRING.sub(b'""', body)
+    return bool(_LONG_FRACTION.search(numbers) or _SMALL_EXPONENT.search(numbers))
 
 
 def _too_deep(body: bytes) -> bool:

@@ -42,8 +42,6 @@ IDLE_WAIT_S = 1.0
 UNACKNOWLEDGED_LSNS = 1 << 14
 """How far behind the cursor an acknowledgement can have been lost: far more than one batch."""
 
-OpenSource = Callable[[Home, uuid.UUID, Cursor | None], LogSource]
-
 
 class Replicator:
     """One log of a home; for one thread."""
@@ -58,7 +56,6 @@ class Replicator:
         *,
         uploads: Executor,
         stop: threading.Event,
-        open_log: OpenSource = open_source,
     ) -> None:
         """`dsn` is asked before each connection; `stop` ends the work at the next batch."""
         self.status = status
@@ -70,7 +67,6 @@ class Replicator:
         self._contents = contents
         self._uploads = uploads
         self._stop = stop
-        self._open_log = open_log
         self._settings: WarmSettings = home.settings.warm
         self._conn: Connection | None = None
         self._failures = 0
@@ -131,7 +127,7 @@ class Replicator:
         if not has_more(self._home, self._log_id, cursor):
             self._at_rest()
             return
-        source = self._open_log(self._home, self._log_id, cursor)
+        source = open_source(self._home, self._log_id, cursor)
         try:
             if cursor is not None:
                 # The process before may have ended between its COMMIT and this.

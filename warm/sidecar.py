@@ -18,12 +18,11 @@ from typing import Any, Protocol
 
 from stratalog.hot.files import FileLock
 from stratalog.hot.home import Home
-from stratalog.hot.source import open_source
 from stratalog.schemas.errors import Locked, StratalogError
 from stratalog.schemas.protocols import ContentStore
 
 from .database import connect
-from .replicator import OpenSource, Replicator
+from .replicator import Replicator
 from .sidecar_status import LogStatus, SidecarStatus, status_of, write_status
 
 LOCK_FILE = "sidecar.lock"
@@ -44,15 +43,12 @@ class Startable(Protocol):
 class Sidecar:
     """Replicates the logs of one home. `contents` is called from several threads."""
 
-    def __init__(
-        self, home: Home, server: str | Startable, contents: ContentStore, *, open_log: OpenSource = open_source
-    ) -> None:
+    def __init__(self, home: Home, server: str | Startable, contents: ContentStore) -> None:
         """`server` is a DSN, or an embedded server, which is started again when it has died."""
         self._home = home
         self._server = server
         self._server_lock = threading.Lock()
         self._contents = contents
-        self._open_log = open_log
         self._started_at = time.time()
         self._replicators: dict[uuid.UUID, Replicator] = {}
         self._threads: dict[uuid.UUID, threading.Thread] = {}
@@ -137,14 +133,7 @@ class Sidecar:
 
     def _add(self, log_id: uuid.UUID, uploads: Executor, stop: threading.Event) -> Replicator:
         replicator = Replicator(
-            self._home,
-            log_id,
-            self._dsn,
-            self._contents,
-            status_of(log_id),
-            uploads=uploads,
-            stop=stop,
-            open_log=self._open_log,
+            self._home, log_id, self._dsn, self._contents, status_of(log_id), uploads=uploads, stop=stop
         )
         self._replicators[log_id] = replicator
         return replicator

@@ -27,8 +27,7 @@ class History:
         self.quarantine: list[tuple[uuid.UUID, Envelope, str]] = []
 
     def offer(self, log_id: uuid.UUID, envelope: Envelope) -> Verdict:
-        stored = self.canonical.get(envelope.header.sequence_number)
-        verdict = self.standing.judge(log_id, envelope, stored and stored.hash)
+        verdict = self.standing.judge(log_id, envelope)
         if verdict.outcome == "admitted":
             self.standing.take(log_id, envelope, decode_event(envelope))
             self.canonical[envelope.header.sequence_number] = envelope
@@ -183,11 +182,11 @@ def test_events_that_left_for_the_cold_tier_are_acknowledged() -> None:
     standing = Standing(
         origin_log=A, tenant="default", head=story.head, secret=story.secret, consolidated=Link(3, story.head.hash)
     )
-    assert [standing.judge(A, event, None).outcome for event in events] == ["duplicate"] * 4
+    assert [standing.judge(A, event).outcome for event in events] == ["duplicate"] * 4
     other = story.fork()
     other.events.pop()
     other.write(message("other"))
-    assert standing.judge(A, events_of(other)[3], None).reason == "divergent"
+    assert standing.judge(A, events_of(other)[3]).reason == "divergent"
 
 
 def test_a_hole_in_the_warm_tier_is_no_duplicate() -> None:
@@ -195,7 +194,7 @@ def test_a_hole_in_the_warm_tier_is_no_duplicate() -> None:
     standing = Standing(origin_log=A, tenant="default", head=story.head, secret=story.secret)
     assert standing.consolidated == START
     with pytest.raises(Corrupt):
-        standing.judge(A, events_of(story)[1], None)
+        standing.judge(A, events_of(story)[1])
 
 
 @given(st.data())
