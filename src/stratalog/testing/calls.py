@@ -34,7 +34,11 @@ DENIED_SHARE = 0.02
 HELD_SHARE = 0.6
 TIMEOUT_SHARE = 0.03
 ERROR_SHARE = 0.1
-DECISIONS: tuple[Literal["approved", "denied", "expired"], ...] = (*["approved"] * 15, *["denied"] * 4, "expired")
+Decision = Literal["approved", "denied", "expired"]
+APPROVED: Decision = "approved"
+DENIED: Decision = "denied"
+EXPIRED: Decision = "expired"
+DECISIONS = (APPROVED,) * 15 + (DENIED,) * 4 + (EXPIRED,)
 METHODS: dict[str, Literal["idempotency_key", "probe", "escalation"]] = {
     "idempotency_key": "idempotency_key",
     "probe": "probe",
