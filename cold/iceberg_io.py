@@ -9,14 +9,15 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import msgspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pyiceberg.io import OutputStream
 from pyiceberg.io.fsspec import FsspecFileIO, FsspecOutputFile
 
-from .bucket import open_filesystem
 from .storage import LOCAL_SCHEMES
 
 STORAGE_OPTIONS = "stratalog.storage-options"
@@ -27,10 +28,10 @@ class LakeFileIO(FsspecFileIO):
     """PyIceberg's file access over the file system of the lake."""
 
     def _get_fs(self, scheme: str, hostname: str | None = None) -> AbstractFileSystem:
-        options = msgspec.json.decode(self.properties.get(STORAGE_OPTIONS, "{}"), type=dict[str, str])
+        options = msgspec.json.decode(self.properties.get(STORAGE_OPTIONS, "{}"), type=dict[str, Any])
         if scheme in LOCAL_SCHEMES:
             return LocalFileSystem()
-        return open_filesystem(scheme, options)
+        return fsspec.filesystem(scheme, skip_instance_cache=True, **options)
 
     def new_output(self, location: str) -> FsspecOutputFile:
         output = super().new_output(location)
