@@ -136,7 +136,7 @@ class Bucket:
     def files(self, folder: str) -> Iterator[Entry]:
         """Every object below `folder`, sorted; only plain names, others are not ours."""
         with translated("list", self.url_of(folder)):
-            found = self.filesystem.find(self._key(folder), detail=True)
+            found = self.filesystem.find(self._prefix(folder), detail=True)
         for key in sorted(found):
             path = str(key).removeprefix(self._root).lstrip("/")
             with contextlib.suppress(Invalid):
@@ -146,7 +146,7 @@ class Bucket:
         """The last names of the prefixes right below `folder`."""
         with translated("list", self.url_of(folder)):
             try:
-                found = self.filesystem.ls(self._key(folder), detail=True)
+                found = self.filesystem.ls(self._prefix(folder), detail=True)
             except FileNotFoundError as error:
                 if error.__cause__ is not None and "bucket" in str(error).lower():
                     raise
@@ -168,7 +168,10 @@ class Bucket:
         return f"{self.url}/{path}" if path else self.url
 
     def _key(self, path: str) -> str:
-        return f"{self._root}/{check_path(path)}" if path else self._root
+        return f"{self._root}/{check_path(path)}"
+
+    def _prefix(self, folder: str) -> str:
+        return self._key(folder) if folder else self._root
 
     def _check(self, path: str, size: int) -> None:
         entry = self.entry(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import threading
+from glob import has_magic
 from typing import Any, BinaryIO, cast
 
 from fsspec.spec import AbstractFileSystem
@@ -78,28 +79,33 @@ def open_range_reader(filesystem: Any, path: str) -> BinaryIO:
 
 
 class StatelessFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Another fsspec file system, read-only, whose files are `RangeReader`s: for `register_filesystem` of DuckDB."""
+    """Another fsspec file system, read-only, whose files are `RangeReader`s: for `register_filesystem` of DuckDB.
+
+    Files are taken for immutable: the store is asked about each of them once, and whether a file that is named in full
+    exists shows when it is read. Otherwise every query would begin with many requests for every file of the table.
+    """
 
     cachable = False
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self._inner = inner
+        self._known: dict[str, dict[str, Any]] = {}
         self.protocol = inner.protocol
 
-    def _open(self, path: str, mode: str = "rb", **_: Any) -> BinaryIO:
+    def open(self, path: str, mode: str = "rb", **_: Any) -> BinaryIO:
+        """A reader of the object at `path`."""
         if mode != "rb":
             raise PermissionError(f"{path}: this file system is for reading")
-        return open_range_reader(self._inner, path)
+        return cast(BinaryIO, RangeReader(self._inner, self._key(path), int(self.info(path)["size"])))
 
-    def open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO:
-        """A reader of the object at `path`."""
-        return self._open(self._inner._strip_protocol(path), mode, **options)
-
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What the store knows about an object."""
-        with translated("read", path):
-            return cast(dict[str, Any], self._inner.info(path, **options))
+        key = self._key(path)
+        if key not in self._known:
+            with translated("read", path):
+                self._known[key] = self._inner.info(key)
+        return self._known[key]
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         """What lies below a path."""
@@ -107,11 +113,15 @@ class StatelessFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec ha
             return cast(list[Any], self._inner.ls(path, detail=detail, **options))
 
     def glob(self, path: str, **options: Any) -> Any:
-        """The objects that match a pattern."""
+        """The objects that match a pattern; a name without one is taken as it is."""
+        if not has_magic(path):
+            return [self._key(path)]
         with translated("list", path):
             return self._inner.glob(path, **options)
 
     def modified(self, path: str) -> Any:
         """When an object was written."""
-        with translated("read", path):
-            return self._inner.modified(path)
+        return self.info(path)["LastModified"]
+
+    def _key(self, path: str) -> str:
+        return cast(str, self._inner._strip_protocol(path))

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import math
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +22,21 @@ from typing import Any
 import duckdb
 
 from stratalog.hot.home import Home
-from stratalog.schemas.errors import Invalid, MissingExtra, StratalogError
+from stratalog.schemas.errors import Corrupt, Invalid, MissingExtra, NotFound, StratalogError, Unavailable
 
 from .bucket import open_filesystem
 from .filesystem import StatelessFileSystem
 from .snapshot import snapshot_files
-from .storage import LOCAL_SCHEMES, split_url
+from .storage import LOCAL_SCHEMES, STORE_HINT, split_url
 from .views import VIEWS, literal, view_statements
 
 ROWS_MAX = 100_000
 """The most rows that `run_sql` returns at once."""
 _FETCH_ROWS = 1_000
+_STORAGE_ERRORS = {kind.__name__: kind for kind in (Unavailable, NotFound, Invalid)}
+_FROM_STORAGE = re.compile(rf"^({'|'.join(_STORAGE_ERRORS)}): (.+)$", re.MULTILINE)
+_FILE_TROUBLES: dict[str, type[StratalogError]] = {"No files found": NotFound, "No magic bytes": Corrupt}
+_FILES_HINT = "a file of a view may have been replaced since: connect again; if it stays, see: stratalog verify"
 _VIEWS_HINT = f"the views are {', '.join(VIEWS)}; see the columns of one with: DESCRIBE {VIEWS[1]}"
 
 
@@ -96,11 +101,13 @@ def rows(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[dict[str,
     Ids and times become text (ISO 8601), bytes hexadecimal, numbers that JSON lacks (NaN, infinity) null. Columns of
     the same name get `_1`, `_2`, … at their end.
     """
-    result = _execute(connection, text)
-    names = _distinct([column[0] for column in result.description or ()])
+    if not text.strip():
+        raise Invalid("there is no SQL", hint=_VIEWS_HINT)
+    _execute(connection, text)
+    names = _distinct([column[0] for column in connection.description or ()])
     while names:
         with _translated():
-            chunk = result.fetchmany(_FETCH_ROWS)
+            chunk = connection.fetchmany(_FETCH_ROWS)
         if not chunk:
             return
         for row in chunk:
@@ -151,9 +158,9 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _execute(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
+def _execute(connection: duckdb.DuckDBPyConnection, text: str) -> None:
     with _translated():
-        return connection.execute(text)
+        connection.execute(text)
 
 
 @contextlib.contextmanager
@@ -165,8 +172,13 @@ def _translated() -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         raise Invalid(f"DuckDB: {error}", hint="ask for less at once, or first: SET memory_limit = '…GB'") from error
     except duckdb.Error as error:
-        if isinstance(error.__cause__, StratalogError):
-            raise error.__cause__ from error
+        # DuckDB keeps only the text of what a file system raised, 2.0 below a traceback.
+        if found := _FROM_STORAGE.search(str(error)):
+            hint = _FILES_HINT if found[1] == "NotFound" else STORE_HINT
+            raise _STORAGE_ERRORS[found[1]](found[2], hint=hint) from error
+        for sign, kind in _FILE_TROUBLES.items():
+            if sign in str(error):
+                raise kind(f"DuckDB: {error}", hint=_FILES_HINT) from error
         raise Invalid(f"DuckDB: {error}", hint=_VIEWS_HINT) from error
     except ImportError as error:
         raise MissingExtra(error.name or "pytz", "cold") from error
