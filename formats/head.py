@@ -58,6 +58,19 @@ class Head:
         sample = self.start[:4096]
         return sample.startswith(b"\x00") or sample.decode("utf-8", "replace").count("\ufffd") > len(sample) // 20
 
+    def first_record(self) -> Record | None:
+        """The record on a first line that is longer than the head."""
+        if self.whole or b"\n" in self.text or not self.text.startswith(b"{"):
+            return None
+        with self.path.open("rb") as stream:
+            for raw in stream:
+                if raw.removeprefix(BYTE_ORDER_MARK).strip():
+                    break
+        try:
+            return decode_record(raw.removeprefix(BYTE_ORDER_MARK).strip())
+        except Damaged:
+            return None
+
     def complete_keys(self) -> dict[str, bytes]:
         """As `keys`, of a document longer than the head too."""
         if self.whole or not self.text.startswith(b"{") or self.size > DOCUMENT_BYTES_MAX:

@@ -70,8 +70,8 @@ class ClaudeCode:
         """One record of this program in the first lines is enough: the others may be damaged or unknown."""
         if any(is_record(record) for record in head.records):
             return True
-        # A first line longer than the head: its keys are all there is to see.
-        return not head.records and {"type", "sessionId", "uuid", "isSidechain"} <= head.keys.keys()
+        first = head.first_record() if not head.records and "type" in head.keys else None
+        return first is not None and is_record(first)
 
     def read(self, path: Path) -> Iterator[Item]:
         """The items of a session file."""
