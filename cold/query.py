@@ -35,6 +35,8 @@ ROWS_MAX = 100_000
 _FETCH_ROWS = 1_000
 _STORAGE_ERRORS = {kind.__name__: kind for kind in (Unavailable, NotFound, Invalid)}
 _FROM_STORAGE = re.compile(rf"^({'|'.join(_STORAGE_ERRORS)}): (.+)$", re.MULTILINE)
+_MISSING_MODULE = re.compile(r"Required module '(\w+)' failed to import")
+"""DuckDB 1.5 needs pytz for times, which its own package does not bring along."""
 _FILE_TROUBLES: dict[str, type[StratalogError]] = {"No files found": NotFound, "No magic bytes": Corrupt}
 _FILES_HINT = "a file of a view may have been replaced since: connect again; if it stays, see: stratalog verify"
 _VIEWS_HINT = f"the views are {', '.join(VIEWS)}; see the columns of one with: DESCRIBE {VIEWS[1]}"
@@ -176,12 +178,12 @@ def _translated() -> Iterator[None]:
         if found := _FROM_STORAGE.search(str(error)):
             hint = _FILES_HINT if found[1] == "NotFound" else STORE_HINT
             raise _STORAGE_ERRORS[found[1]](found[2], hint=hint) from error
+        if module := _MISSING_MODULE.search(str(error)):
+            raise MissingExtra(module[1], "cold") from error
         for sign, kind in _FILE_TROUBLES.items():
             if sign in str(error):
                 raise kind(f"DuckDB: {error}", hint=_FILES_HINT) from error
         raise Invalid(f"DuckDB: {error}", hint=_VIEWS_HINT) from error
-    except ImportError as error:
-        raise MissingExtra(error.name or "pytz", "cold") from error
 
 
 def _object_schemes(files: Sequence[str]) -> list[str]:

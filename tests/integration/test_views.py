@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 import re
+import sys
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -22,7 +23,7 @@ from stratalog.cold.query import connect, init_script, json_value, rows, run_sql
 from stratalog.cold.views import VIEWS, duckdb_path, view_statements
 from stratalog.schemas.arrow import NAMES
 from stratalog.schemas.blobs import Blob, BlobRef
-from stratalog.schemas.errors import Corrupt, Invalid, NotFound
+from stratalog.schemas.errors import Corrupt, Invalid, MissingExtra, NotFound
 from stratalog.schemas.events import (
     ApprovalResolved,
     Authorized,
@@ -290,6 +291,15 @@ def test_a_file_that_was_removed_or_damaged_is_named(lake: Lake) -> None:
     lake.delete(files[1])
     with pytest.raises(NotFound, match=talk(2).id.hex[-12:]):
         run_sql(con, "SELECT sum(length(text)) FROM events")
+
+
+def test_a_module_that_duckdb_lacks_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    con = connect(files=[])
+    try:
+        assert run_sql(con, "SELECT now() IS NOT NULL AS there, now() AS t")[0]["there"] is True  # DuckDB 2
+    except MissingExtra as error:
+        assert "stratalog[cold]" in error.hint  # DuckDB 1.5
 
 
 def test_nothing_is_installed_by_a_query() -> None:
