@@ -17,7 +17,9 @@ from stratalog.schemas.codec import encode_body, kind_of
 from stratalog.schemas.envelope import Envelope, Header, hash_header
 from stratalog.schemas.errors import NotFound
 from stratalog.schemas.events import EventBody, MessageReceived, Model, Part, Source, TaskFinished, TaskStarted
+from stratalog.warm.check import verify_warm
 from stratalog.warm.database import Connection, connect
+from stratalog.warm.ingest import Ingested, ingest, read_cursor
 from stratalog.warm.migrate import migrate
 
 T0 = 1_790_000_000_000_000
@@ -157,6 +159,32 @@ class MemoryContents:
         return iter({tenant for tenant, _ in self.pieces})
 
 
+def copy(conn: Connection, log: MemoryLog, batch: int = 100) -> Ingested:
+    """Ingest what the log has after its cursor."""
+    cursor = read_cursor(conn, log.log_id)
+    after = cursor.lsn if cursor else 0
+    done = None
+    while events := log.read(after, batch, 1 << 30):
+        done = ingest(conn, log.log_id, events)
+        after = done.cursor.lsn
+    assert done is not None
+    return done
+
+
+def row(conn: Connection, statement: str, *values: object) -> tuple[object, ...]:
+    """The only row of a query."""
+    with conn.transaction():
+        found = conn.execute(statement.encode(), values).fetchone()
+    assert found is not None
+    return found
+
+
+def assert_sound(conn: Connection) -> None:
+    """The warm tier verifies from its stored bytes."""
+    found = verify_warm(conn)
+    assert found.problems == []
+
+
 @pytest.fixture
 def warm_dsn(database: str) -> str:
     """The DSN of a fresh, migrated database."""
@@ -171,3 +199,9 @@ def warm(warm_dsn: str) -> Iterator[Connection]:
     conn = connect(warm_dsn)
     yield conn
     conn.close()
+
+
+@pytest.fixture
+def contents() -> MemoryContents:
+    """An empty content store."""
+    return MemoryContents()

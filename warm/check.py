@@ -56,6 +56,7 @@ def verify_warm(conn: Connection) -> WarmCheck:
     sql = statements("check")
     with answering(), conn.transaction():
         conn.execute(sql["begin"])
+        conn.execute(sql["by_index"])
         groups = itertools.groupby(stream(conn, sql["events"], {}), key=lambda row: row[0])
         # The heads are few and small beside the events; two streams on one connection cannot be interleaved.
         heads = {row[0]: _read_head(row) for row in stream(conn, sql["heads"], {})}

@@ -139,7 +139,8 @@ class Ledger:
                 places.append((envelope.header.trajectory_id, sequence))
         if places:
             for id_, sequence, digest in self._conn.execute(self._sql["read_stored_hashes"], _places(places)):
-                self._standings[id_].placed[sequence] = digest
+                if digest is not None:
+                    self._standings[id_].placed[sequence] = digest
 
     def _load_refused(self, standings: Sequence[Standing], envelopes: Sequence[Envelope]) -> None:
         known = {envelope.hash for envelope in envelopes} | self._refused.keys()

@@ -19,7 +19,7 @@ from .database import Connection
 from .ledger import Ledger, Offered
 from .statements import statements
 
-CHUNK_EVENTS = 256
+CHUNK_EVENTS = 100
 
 
 class Readmitted(msgspec.Struct, frozen=True):

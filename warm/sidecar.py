@@ -55,7 +55,7 @@ class Sidecar:
         self._last_error = ""
 
     def run_once(self) -> dict[str, int]:
-        """Replicate all that is durable now; returns the counts of what was new.
+        """Replicate all that is durable now; returns the counts of what was new (less what a lost COMMIT reply hid).
 
         They are `events`, `trajectories`, `blobs` and `quarantined`. Raises `Locked` while another sidecar runs,
         `Unavailable`, `MigrationNeeded`; an error of one log only after the other logs are done.

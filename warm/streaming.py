@@ -8,7 +8,8 @@ from typing import Any
 
 from .database import Connection, answering
 
-ROWS_PER_FETCH = 500
+ROWS_PER_FETCH = 100
+"""Few, because a row may hold a body of 1 MiB."""
 
 _numbers = itertools.count(1)
 

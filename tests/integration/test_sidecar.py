@@ -48,11 +48,6 @@ def home(tmp_path: Path) -> Home:
     return Home.open(tmp_path / "home", create=True, flags={"warm.batch_events_max": 16, "warm.poll_ms": 20})
 
 
-@pytest.fixture
-def contents() -> MemoryContents:
-    return MemoryContents()
-
-
 def fill(home: Home, trajectories: int, events: int, role: str = "worker") -> dict[uuid.UUID, Link]:
     """Append to a log of the home; returns the heads."""
     heads = {}

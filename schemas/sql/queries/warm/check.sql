@@ -4,6 +4,10 @@
 -- One view of the database for the whole check.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 
+-- name: by_index
+-- Walk along the primary keys: sorting would first copy every body into a temporary file.
+SELECT set_config('enable_sort', 'off', true);
+
 -- name: heads
 -- All heads.
 SELECT trajectory_id, secret, head_sequence, head_hash, events, consolidated_through, consolidated_hash

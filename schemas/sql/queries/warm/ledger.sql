@@ -29,16 +29,19 @@ FROM trajectories WHERE trajectory_id = ANY(%(ids)b::uuid[]) ORDER BY trajectory
 DELETE FROM trajectories WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND head_sequence < 0;
 
 -- name: read_stored_hashes
--- What stands at the places of events that may be duplicates.
-SELECT e.trajectory_id, e.sequence_number, e.cryptographic_hash
-FROM unnest(%(ids)b::uuid[], %(sequences)b::bigint[]) AS b(id, sequence)
-JOIN all_events e ON e.trajectory_id = b.id AND e.sequence_number = b.sequence;
+-- What stands at the places of events that may be duplicates. A subquery for each place, so that it is looked up by
+-- the primary key of its partition whatever the statistics say; a join would read whole partitions.
+SELECT b.id, b.sequence, (SELECT e.cryptographic_hash FROM all_events e
+                          WHERE e.trajectory_id = b.id AND e.sequence_number = b.sequence)
+FROM unnest(%(ids)b::uuid[], %(sequences)b::bigint[]) AS b(id, sequence);
 
 -- name: read_refused
 -- Quarantined events at these places, so that a successor gets the reason of the one it follows.
 SELECT q.reason, q.header
 FROM unnest(%(ids)b::uuid[], %(sequences)b::bigint[]) AS b(id, sequence)
-JOIN quarantine q ON q.trajectory_id = b.id AND q.sequence_number = b.sequence AND q.admitted_at IS NULL;
+CROSS JOIN LATERAL (
+  SELECT reason, header FROM quarantine
+  WHERE trajectory_id = b.id AND sequence_number = b.sequence AND admitted_at IS NULL OFFSET 0) AS q;
 
 -- name: missing_partitions
 -- Which of these days have no partition yet, how many partitions there are, and what day it is for the server.
