@@ -69,7 +69,7 @@ class Installation:
         from stratalog.warm import database
         from stratalog.warm import migrate as migrations
 
-        with database.connect(dsn, check=False) as conn:
+        with closing(database.connect(dsn, check=False)) as conn:
             migrations.check_server(conn)
             status = migrations.status(conn)
             if status.pending and (migrate or not status.applied):
@@ -81,7 +81,7 @@ class Installation:
         """A connection to the warm tier."""
         from stratalog.warm import database
 
-        with self.postgres() as dsn, database.connect(dsn) as conn:
+        with self.postgres() as dsn, closing(database.connect(dsn)) as conn:
             yield conn
 
     def content_store(self) -> FsContentStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import msgspec
 
@@ -73,8 +73,11 @@ class Tiers:
             raise NotFound(f"there is no trajectory {trajectory_id}", hint="list them: stratalog trajectory list")
         return self._listed(trajectory_id, hot, warm)
 
-    def events(self, trajectory_id: uuid.UUID) -> Iterator[Envelope]:
-        """The events of a trajectory: what Postgres has of it, then what so far is only in a hot log."""
+    def events(self, trajectory_id: uuid.UUID) -> Generator[Envelope, None, None]:
+        """The events of a trajectory: what Postgres has of it, then what so far is only in a hot log.
+
+        Close the generator before the tiers if it is not read to its end.
+        """
         warm = self._warm_head(trajectory_id)
         position = -1
         if warm is not None and self.connection is not None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 
 from stratalog.hot.home import Home
 from stratalog.schemas.errors import Corrupt, Invalid, MissingExtra, NotFound, StratalogError, Unavailable
@@ -100,20 +101,32 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str, *, rows_max: int =
 def rows(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[dict[str, Any]]:
     """The rows of a query as JSON values, a thousand in memory at a time; raises `Invalid` for wrong SQL.
 
-    Ids and times become text (ISO 8601), bytes hexadecimal, numbers that JSON lacks (NaN, infinity) null. Columns of
-    the same name get `_1`, `_2`, … at their end.
+    Ids and times become text (ISO 8601), JSON columns their values, bytes hexadecimal, NaN and infinity null. Columns
+    of the same name get `_1`, `_2`, … at their end.
     """
     if not text.strip():
         raise Invalid("there is no SQL", hint=_VIEWS_HINT)
     _execute(connection, text)
     names = _distinct([column[0] for column in connection.description or ()])
+    parsed = [str(column[1]) == "JSON" for column in result.description or ()]
     while names:
         with _translated():
             chunk = connection.fetchmany(_FETCH_ROWS)
         if not chunk:
             return
         for row in chunk:
-            yield dict(zip(names, map(json_value, row), strict=True))
+            values = (
+                _parse(value) if is_json else json_value(value) for value, is_json in zip(row, parsed, strict=True)
+            )
+            yield dict(zip(names, values, strict=True))
+
+
+def _parse(text: Any) -> Any:
+    """The value of a JSON column; text that is none stays text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, TypeError):
+        return json_value(text)
 
 
 def json_value(value: Any) -> Any:

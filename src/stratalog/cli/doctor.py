@@ -70,7 +70,10 @@ def doctor(
         common.output.document(report)
     else:
         for check in checks:
-            common.output.table(["", "", ""], [["ok" if check.ok else "FAILED", check.name, check.detail]])
+            style = "" if check.ok else "bold red"
+            common.output.line(
+                f"{'ok' if check.ok else 'FAILED':<7} {check.name:<14} {sanitise(check.detail)}", style=style
+            )
     return 0 if report["ok"] else 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.text import Text
 from stratalog.schemas.errors import StratalogError
 
 from .sanitise import json_safe, sanitise
+
+WIDTH_OF_FILES = 200
+"""How wide tables may be where nobody's terminal says so."""
 
 
 class Step(Protocol):
@@ -30,8 +33,8 @@ class Output:
 
     def __init__(self, *, json_mode: bool) -> None:
         self.json_mode = json_mode
-        self.out = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-        self.err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self.out = _console(stderr=False)
+        self.err = _console(stderr=True)
 
     def document(self, value: Any) -> None:
         """The one JSON document of a `--json` run."""
@@ -49,13 +52,18 @@ class Output:
         self.err.print(Text(text, style="dim"), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-        """A table on stdout; every cell is sanitised."""
+        """A table on stdout, one line a row; every cell is sanitised, and cut only on a narrow terminal."""
         if self.json_mode:
             return
-        table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+        if title:
+            self.line(title, style="italic")
+        table = Table(header_style="bold", box=None, pad_edge=False, show_header=any(columns))
         for index, name in enumerate(columns):
             numeric = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
-            table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+            # The first column names the row, so it is the last to be cut.
+            least = max((len(_cell(row[index])) for row in rows), default=0) if index == 0 else None
+            justify: Literal["left", "right"] = "right" if numeric else "left"
+            table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True, min_width=least)
         for row in rows:
             table.add_row(*(Text(_cell(value)) for value in row))
         self.out.print(table)
@@ -90,6 +98,13 @@ class Output:
                 bar.update(task, completed=done, total=total, description=description)
 
             yield step
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = WIDTH_OF_FILES
+    return console
 
 
 def _cell(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -88,9 +89,9 @@ def show(trajectory_id: uuid.UUID, /, *, full: bool = False, common: Common = DE
         Whole texts instead of one line per event.
     """
     output = common.output
-    with open_tiers(common.installation()) as tiers:
+    with open_tiers(common.installation()) as tiers, closing(tiers.events(trajectory_id)) as envelopes:
         listed = tiers.get(trajectory_id)
-        events = (decode_event(envelope) for envelope in tiers.events(trajectory_id))
+        events = (decode_event(envelope) for envelope in envelopes)
         if common.json:
             output.document({**row(listed), "event_list": [event_row(event) for event in events]})
             return 0
