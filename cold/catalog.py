@@ -77,7 +77,7 @@ class RunTotals(msgspec.Struct, frozen=True):
 
 
 class RunFile(msgspec.Struct, frozen=True):
-    """A data file of a committed run: its absolute URL, rows and bytes as the catalog has them."""
+    """A committed data file: its absolute URL, rows and bytes as the catalog has them."""
 
     url: str
     rows: int
@@ -168,16 +168,14 @@ class Catalog:
 
     def snapshot_files(self) -> list[str]:
         """The absolute URLs of the data files of the current snapshot, sorted; empty before the first commit."""
+        return [file.url for file in self.files()]
+
+    def files(self) -> list[RunFile]:
+        """The data files of the current snapshot, sorted by URL."""
         with _translated():
             table = self._table()
             snapshot = table.current_snapshot() if table is not None else None
-            if table is None or snapshot is None:
-                return []
-            return sorted(
-                entry.data_file.file_path
-                for manifest in snapshot.manifests(table.io)
-                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            )
+            return [] if table is None or snapshot is None else _files_of(table, snapshot)
 
     def has_run(self, run_id: str) -> bool:
         """Whether the run has been committed."""
@@ -194,18 +192,7 @@ class Catalog:
         with _translated():
             table = self._table()
             snapshot = None if table is None else _snapshot_of(table, run_id)
-            if table is None or snapshot is None:
-                return []
-            added = (
-                entry.data_file
-                for manifest in snapshot.manifests(table.io)
-                if manifest.added_snapshot_id == snapshot.snapshot_id
-                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                # A merged manifest also holds what earlier commits added.
-                if entry.snapshot_id == snapshot.snapshot_id
-            )
-            files = [RunFile(file.file_path, file.record_count, file.file_size_in_bytes) for file in added]
-            return sorted(files, key=lambda file: file.url)
+            return [] if table is None or snapshot is None else _files_of(table, snapshot, added=True)
 
     def commit(self, files: list[str], run_id: str) -> RunTotals:
         """Add `files` (absolute URLs) in one snapshot that carries `run_id`; does nothing if the run is there already.
@@ -260,6 +247,19 @@ def _snapshot_of(table: Table, run_id: str) -> Snapshot | None:
         if snapshot.summary is not None and snapshot.summary.additional_properties.get(RUN_ID) == run_id:
             return snapshot
     return None
+
+
+def _files_of(table: Table, snapshot: Snapshot, *, added: bool = False) -> list[RunFile]:
+    found = []
+    for manifest in snapshot.manifests(table.io):
+        if added and manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            # A merged manifest also holds what earlier commits have added.
+            if not added or entry.snapshot_id == snapshot.snapshot_id:
+                file = entry.data_file
+                found.append(RunFile(file.file_path, file.record_count, file.file_size_in_bytes))
+    return sorted(found, key=lambda file: file.url)
 
 
 def _totals(table: Table, run_id: str) -> RunTotals | None:

@@ -108,7 +108,7 @@ def rows(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[dict[str,
         raise Invalid("there is no SQL", hint=_VIEWS_HINT)
     _execute(connection, text)
     names = _distinct([column[0] for column in connection.description or ()])
-    parsed = [str(column[1]) == "JSON" for column in result.description or ()]
+    parsed = [str(column[1]) == "JSON" for column in connection.description or ()]
     while names:
         with _translated():
             chunk = connection.fetchmany(_FETCH_ROWS)

@@ -11,20 +11,34 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line without its end; `number` counts from 1, `ended` is false for a last line without a line feed."""
+    """A line with its end; `number` counts from 1, `start` is its offset in the file."""
 
     number: int
-    raw: bytes
-    ended: bool
+    start: int
+    whole: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after it."""
+        return self.start + len(self.whole)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has a line feed, which a last line may lack."""
+        return self.whole.endswith(b"\n")
+
+    def content(self, start: int = 0, stop: int | None = None) -> bytes:
+        """A part of the line without blank space around it and without a byte order mark."""
+        part = self.whole if start == 0 and stop is None else self.whole[start:stop]
+        if self.start + start == 0:
+            part = part.removeprefix(BYTE_ORDER_MARK)
+        return part.strip(b" \t\r\n")
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """The lines that are not blank; a byte order mark and carriage returns at line ends are no part of them."""
+    """All lines, blank ones too."""
+    start = 0
     with path.open("rb") as stream:
-        for number, raw in enumerate(stream, 1):
-            ended = raw.endswith(b"\n")
-            if number == 1:
-                raw = raw.removeprefix(BYTE_ORDER_MARK)
-            raw = raw.strip(b" \t\r\n")
-            if raw:
-                yield Line(number, raw, ended)
+        for number, whole in enumerate(stream, 1):
+            yield Line(number, start, whole)
+            start += len(whole)

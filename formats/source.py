@@ -7,7 +7,7 @@ contains; it raises `OSError` where the file cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,7 +49,17 @@ class Problem(msgspec.Struct, frozen=True):
     reason: str
 
 
-Item = Begin | Entry | Problem
+class Cut(msgspec.Struct, frozen=True):
+    """The file ends here, at this many bytes, in the middle of something: what follows would be other if it went on.
+
+    The last items come after it. An import that stores the cut, and gives it to `read` when the file has grown, gets
+    the same items again and then the growth.
+    """
+
+    offset: int
+
+
+Item = Begin | Entry | Problem | Cut
 
 
 class Reader(Protocol):
@@ -61,6 +71,6 @@ class Reader(Protocol):
         """Whether the file is of this format, judged by what it contains."""
         ...
 
-    def read(self, path: Path) -> Iterator[Item]:
-        """The items of the file, in file order."""
+    def read(self, path: Path, cuts: Sequence[int] = ()) -> Iterator[Item]:
+        """The items of the file, in file order; at each of `cuts` (ascending) as if the file had ended there."""
         ...

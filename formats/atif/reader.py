@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -51,8 +51,8 @@ class Atif:
             return _VERSION.match(head.complete_keys().get("schema_version", b"")) is not None
         return False
 
-    def read(self, path: Path) -> Iterator[Item]:
-        """The items of a document, or of the documents of a `.jsonl`."""
+    def read(self, path: Path, cuts: Sequence[int] = ()) -> Iterator[Item]:
+        """The items of a document, or of the documents of a `.jsonl`; a document has no cuts, it is rewritten whole."""
         raw = read_document(path)
         if raw is None:
             yield Problem(None, "larger than 1 GiB, and it has to be read whole")
@@ -78,7 +78,10 @@ def _is_lines(raw: bytes) -> bool:
 
 def _read_lines(path: Path) -> Iterator[Item]:
     for line in lines(path):
-        document = Document.of(line.raw)
+        raw = line.content()
+        if not raw:
+            continue
+        document = Document.of(raw)
         if document.damage:
             yield Problem(line.number, document.damage)
         yield from _document(document, path, f"line {line.number}", "", 0)

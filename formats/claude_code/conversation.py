@@ -180,6 +180,11 @@ class Conversation(Lane):
 
     # --- compaction --------------------------------------------------------------------------------------------
 
+    @property
+    def awaits_summary(self) -> bool:
+        """Whether a compaction boundary was the last record."""
+        return self._boundary is not None
+
     def close_boundary(self) -> None:
         """A compaction boundary whose summary does not follow."""
         if self._boundary is not None:

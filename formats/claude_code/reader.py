@@ -9,15 +9,15 @@ counts nothing twice.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stratalog.formats import scan
 from stratalog.formats.head import Head
 from stratalog.formats.lines import Line, lines
 from stratalog.formats.native import Damaged, Record, decode_record, members, string
-from stratalog.formats.source import Item, Problem
+from stratalog.formats.source import Cut, Item, Problem
 
 from .conversation import Damage, Held, Started
 from .messages import prompt
@@ -73,12 +73,16 @@ class ClaudeCode:
         first = head.first_record() if not head.records and "type" in head.keys else None
         return first is not None and is_record(first)
 
-    def read(self, path: Path) -> Iterator[Item]:
+    def read(self, path: Path, cuts: Sequence[int] = ()) -> Iterator[Item]:
         """The items of a session file."""
-        file = _File(path.name)
+        file = _File(path.name, cuts)
+        offset = 0
         for line in lines(path):
             yield from file.line(line)
             yield from file.drain()
+            offset = line.end
+        if not file.settled:
+            yield Cut(offset)
         file.finish()
         yield from file.drain()
 
@@ -86,8 +90,9 @@ class ClaudeCode:
 class _File:
     """The lanes of one file while it is read."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cuts: Sequence[int]) -> None:
         self._name = name
+        self._cuts = deque(cuts)
         self._lanes: dict[str, Session] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._lane_of: OrderedDict[str, str] = OrderedDict()
@@ -95,33 +100,54 @@ class _File:
         self._last_sidechain = ""
         self._last = ""
         self._unplaced: list[Held] = []
+        self._half_line = False
 
     def drain(self) -> Iterator[Item]:
         """The items that are ready."""
         for lane in self._lanes.values():
             yield from lane.drain()
 
+    @property
+    def settled(self) -> bool:
+        """Whether more of the file would leave everything so far as it is."""
+        return not self._unplaced and not self._half_line and all(lane.settled for lane in self._lanes.values())
+
     def finish(self) -> None:
-        """The file ends."""
+        """The file ends, or did once."""
         if self._unplaced:
             self._place(_MAIN)
         for lane in list(self._lanes.values()):
             lane.finish()
+        self._half_line = False
 
     def line(self, line: Line) -> Iterator[Problem]:
         """Take a line in; yields what is wrong with it."""
-        try:
-            self._record(line.number, line.raw, decode_record(line.raw))
-        except Damaged as error:
-            yield from self._damaged(line, str(error))
+        done = 0
+        while self._cuts and self._cuts[0] < line.end:
+            cut = self._cuts.popleft() - line.start
+            if cut > done:
+                part = line.content(done, cut)
+                # A half line was kept as it was; the whole one follows.
+                if not any(self._take(line, part)):
+                    done = cut
+            self.finish()
+        yield from self._take(line, line.content(done))
 
-    def _damaged(self, line: Line, reason: str) -> Iterator[Problem]:
-        for piece in _pieces(line.raw):
+    def _take(self, line: Line, raw: bytes) -> Iterator[Problem]:
+        if not raw:
+            return
+        try:
+            self._record(line.number, raw, decode_record(raw))
+            return
+        except Damaged:
+            pass  # perhaps not all of it
+        for piece in _pieces(raw):
             try:
                 self._record(line.number, piece, decode_record(piece))
             except Damaged as error:
-                cut = not line.ended and line.raw.endswith(piece)
-                yield Problem(line.number, f"the last line is cut off: {error}" if cut else str(error))
+                reason = str(error)
+                self._half_line = not line.ended
+                yield Problem(line.number, f"the last line is cut off: {reason}" if self._half_line else reason)
                 self._feed(self._last, Damage("damaged", piece))
 
     def _record(self, number: int, raw: bytes, record: Record) -> None:

@@ -50,8 +50,13 @@ class Session(Conversation):
         if full or is_reply(held):
             self._start()
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is held back."""
+        return self._begun and self._reply is None and not self.awaits_summary
+
     def finish(self) -> None:
-        """The file ends here."""
+        """The file ends here, or did once; what comes after goes on from what was written."""
         if not self._begun:
             self._start()
         self._close_reply()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,8 +38,8 @@ class SweAgent:
         message = _first(keys.get("history", b""))
         return message >= _MESSAGE_KEYS and bool(message & _MESSAGE_MARKS)
 
-    def read(self, path: Path) -> Iterator[Item]:
-        """The items of a run."""
+    def read(self, path: Path, cuts: Sequence[int] = ()) -> Iterator[Item]:
+        """The items of a run; a document has no cuts, it is rewritten whole."""
         raw = read_document(path)
         if raw is None:
             yield Problem(None, "larger than 1 GiB, and it has to be read whole")
