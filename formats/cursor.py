@@ -34,6 +34,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     count: int
     state: bytes
+    cuts: tuple[int, ...] = ()
+    """Where the file ended when it was imported before, in the middle of something; see `source.Cut`."""
 
 
 class Digest:
@@ -111,6 +113,7 @@ class Writing:
         self._number, place = divmod(count, MARKS_PER_NOTE)
         marks = notes.note(marks_key(trajectory_id, self._number)) or b"" if place else b""
         self._marks = bytearray(marks[: place * MARK_BYTES])
+        self._cuts = progress.cuts if progress else ()
         self._full: dict[bytes, bytes] = {}
 
     def add(self, mark: bytes) -> None:
@@ -121,10 +124,17 @@ class Writing:
             self._number += 1
             self._marks.clear()
 
+    def cut(self, offset: int) -> None:
+        """The events from here on depend on the file ending at `offset`."""
+        if offset not in self._cuts:
+            self._cuts = (*self._cuts, offset)
+
     def notes(self, digest: Digest) -> dict[bytes, bytes]:
         """The notes, with the cursor at `digest`."""
         notes, self._full = self._full, {}
         if self._marks:
             notes[marks_key(self._trajectory_id, self._number)] = bytes(self._marks)
-        notes[progress_key(self._trajectory_id)] = msgspec.msgpack.encode(Progress(digest.count, digest.state))
+        notes[progress_key(self._trajectory_id)] = msgspec.msgpack.encode(
+            Progress(digest.count, digest.state, self._cuts)
+        )
         return notes

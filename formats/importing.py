@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from stratalog.schemas.ids import check_tenant
 
 from .detect import AUTO, READERS, detect
 from .head import Head
-from .source import Begin, Entry, Problem, Reader
+from .source import Begin, Cut, Entry, Problem, Reader
 from .tracks import ImportLog, Place, Target, Track
 
 WAITING_BYTES_MAX = 16 << 20
@@ -157,29 +157,41 @@ class _File:
 
     def run(self) -> None:
         """Write what is new at once; what was imported before is compared, then written where that is needed."""
-        tracks = self._pass(None)
+        tracks = self._pass(None, ())
+        differing = {key: None for key, track in tracks.items() if track.differs}
+        cuts = _cuts(tracks[key] for key in differing)
+        resumed = self._pass(differing, cuts) if cuts else {}
+        resumed = {key: track for key, track in resumed.items() if not track.differs}
+        tracks |= resumed
         targets = {key: target for key, track in tracks.items() if (target := track.decide()) is not None}
-        if targets:
-            again = self._pass(targets)
-            if any(track.changed for track in again.values()):
-                self.problems.append(Problem(None, "the file changed while it was imported; import it again"))
-            tracks |= again
+        for some, at in (
+            ({key: target for key, target in targets.items() if key in resumed}, cuts),
+            ({key: target for key, target in targets.items() if key not in resumed}, ()),
+        ):
+            if some:
+                tracks |= self._pass(some, at)
+        if any(track.changed for track in tracks.values()):
+            self.problems.append(Problem(None, "the file changed while it was imported; import it again"))
         for track in tracks.values():
             identity, events = track.stands()
             self.stands[identity] = (events, track.opaque)
 
-    def _pass(self, targets: dict[str, Target] | None) -> dict[str, Track]:
-        """Read the file; the first time all of it, the second time only the trajectories with a target."""
+    def _pass(self, wanted: Mapping[str, Target | None] | None, cuts: Sequence[int]) -> dict[str, Track]:
+        """Read the file: all of it, and report what is wrong; or some trajectories, for a target or to compare."""
         tracks: dict[str, Track] = {}
+        cut: int | None = None
         try:
-            for item in self._reader.read(self._path):
+            for item in self._reader.read(self._path, cuts):
                 if isinstance(item, Problem):
-                    if targets is None:
+                    if wanted is None:
                         self.problems.append(item)
+                elif isinstance(item, Cut):
+                    cut = item.offset
+                    for track in tracks.values():
+                        track.cut(cut)
                 elif isinstance(item, Begin):
-                    target = None if targets is None else targets.get(item.key)
-                    if targets is None or target is not None:
-                        tracks[item.key] = self._track(item, target, tracks)
+                    if wanted is None or item.key in wanted:
+                        tracks[item.key] = self._track(item, (wanted or {}).get(item.key), tracks, cut)
                 elif item.key in tracks:
                     self._add(item, tracks)
             for track in tracks.values():
@@ -188,12 +200,12 @@ class _File:
             self.appended += sum(track.appended for track in tracks.values())
         return tracks
 
-    def _track(self, begin: Begin, target: Target | None, tracks: dict[str, Track]) -> Track:
+    def _track(self, begin: Begin, target: Target | None, tracks: dict[str, Track], cut: int | None) -> Track:
         # Two documents of one file may be the same run: the second must find what the first has written.
         for track in tracks.values():
             track.flush()
         parent = self._ids.get(begin.parent_key)
-        track = Track(self._place, self._reader.name, begin, str(parent) if parent else "", target)
+        track = Track(self._place, self._reader.name, begin, str(parent) if parent else "", target, cut)
         self._ids[begin.key] = track.base_id
         return track
 
@@ -202,3 +214,8 @@ class _File:
         if sum(track.batch_bytes for track in tracks.values()) > WAITING_BYTES_MAX:
             for track in tracks.values():
                 track.flush()
+
+
+def _cuts(tracks: Iterable[Track]) -> list[int]:
+    """Where the file ended at earlier imports of these trajectories."""
+    return sorted({cut for track in tracks for written in track.generations for cut in written.progress.cuts})

@@ -107,7 +107,9 @@ def generation_id(begin: Begin, tenant: str, format_name: str, generation: int) 
 class Track:
     """One trajectory of the file: compares or writes its events."""
 
-    def __init__(self, place: Place, format_name: str, begin: Begin, parent: str, target: Target | None) -> None:
+    def __init__(
+        self, place: Place, format_name: str, begin: Begin, parent: str, target: Target | None, cut: int | None
+    ) -> None:
         self._place = place
         self._format = format_name
         self.base_id = generation_id(begin, place.tenant, format_name, 0)
@@ -115,14 +117,17 @@ class Track:
         self.opaque = 0
         self.appended = 0
         self._before = 0
-        self._generations = [] if target else self._written(begin)
-        self._next_id = generation_id(begin, place.tenant, format_name, len(self._generations))
-        self.target = target or (None if self._generations else Target(self._next_id))
+        self.generations = [] if target else self._written(begin)
+        self._next_id = generation_id(begin, place.tenant, format_name, len(self.generations))
+        """What was imported of this source before; compared while `target` is `None`."""
+        self.target = target or (None if self.generations else Target(self._next_id))
         self._writing = self._writer()
         self._batch: list[NewEvent] = []
         self._batch_bytes = 0
         self.changed = False
         """Whether the file changed between the comparison and the writing."""
+        if cut is not None:
+            self.cut(cut)
         self._begin(begin, parent)
 
     def _written(self, begin: Begin) -> list[Written]:
@@ -162,7 +167,7 @@ class Track:
             self.opaque += 1
         index = self.digest.count
         mark = self.digest.add(kind_of(body), at, body, encoded)
-        for written in self._generations:
+        for written in self.generations:
             written.compare(index, mark)
         if self.target is not None:
             self._write(index, mark, NewEvent(body, at), len(encoded))
@@ -180,6 +185,11 @@ class Track:
         self._batch_bytes += size
         if index == 0 or len(self._batch) >= BATCH_EVENTS_MAX or self._batch_bytes >= BATCH_BYTES_MAX:
             self.flush()
+
+    def cut(self, offset: int) -> None:
+        """The file ends here in the middle of something."""
+        if self._writing is not None:
+            self._writing.cut(offset)
 
     def flush(self) -> None:
         """Commit what waits."""
@@ -213,13 +223,18 @@ class Track:
 
     # --- after the comparison ----------------------------------------------------------------------------------
 
+    @property
+    def differs(self) -> bool:
+        """Whether the file is not what was imported, as far as both go."""
+        return self.target is None and not any(written.same for written in self.generations)
+
     def decide(self) -> Target | None:
         """What has to be written after all, once the file has been compared; `None` if everything is there."""
         if self.target is not None:
             return None
-        same = [written for written in self._generations if written.same]
+        same = [written for written in self.generations if written.same]
         if not same:
-            return Target(self._next_id, None, str(self._generations[-1].trajectory_id))
+            return Target(self._next_id, None, str(self.generations[-1].trajectory_id))
         best = max(same, key=lambda written: written.progress.count)
         if best.progress.count >= self.digest.count:
             return None
@@ -233,6 +248,6 @@ class Track:
         """The trajectory that stands for this source now, and how many events it has."""
         if self.target is not None:
             return self.target.trajectory_id, self.digest.count
-        same = [written for written in self._generations if written.same]
-        best = max(same or self._generations, key=lambda written: written.progress.count)
+        same = [written for written in self.generations if written.same]
+        best = max(same or self.generations, key=lambda written: written.progress.count)
         return best.trajectory_id, best.progress.count

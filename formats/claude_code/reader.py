@@ -127,8 +127,8 @@ class _File:
             cut = self._cuts.popleft() - line.start
             if cut > done:
                 part = line.content(done, cut)
-                # A half line was kept as it was; the whole one follows.
-                if not any(self._take(line, part)):
+                # A half line was kept as it was then, and reported; now the whole one follows.
+                if not list(self._take(line, part)):
                     done = cut
             self.finish()
         yield from self._take(line, line.content(done))

@@ -246,6 +246,45 @@ def test_two_imports_of_one_file_at_once_are_one(
     assert len(log.heads()) == 1
 
 
+def live_sessions() -> list[Path]:
+    """Sessions to be imported while they grow: our longest, and some real ones where they are present."""
+    found = [max((SAMPLES / "claude-code").glob("*.jsonl"), key=lambda path: path.stat().st_size)]
+    names = ("ef958aa1-0e93-49f0-bb71-150f63befcd1", "5c0375b4-57a5-4f26-b12d-d022ee4e51b7", "sidechain", "small")
+    return found + [path for name in names for path in COLLECTED.rglob(f"{name}.jsonl")]
+
+
+def spent(log: HotLog) -> tuple[int, int]:
+    """Tokens of all trajectories in the log."""
+    totals = [fold(TrajectoryRecord(), log.read(head.trajectory_id)).spent for head in log.heads()]
+    return sum(total.input_tokens for total in totals), sum(total.output_tokens for total in totals)
+
+
+@pytest.mark.parametrize("session", live_sessions(), ids=lambda path: path.stem[:8])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_session_imported_while_it_grows_stays_one_trajectory(
+    tmp_path: Path, home: Home, log: HotLog, load: Callable[..., ImportReport], session: Path, seed: int
+) -> None:
+    raw = session.read_bytes()
+    moments = random.Random(seed)
+    dated = raw.index(b"\n", raw.index(b'"timestamp"'))  # before, there is no start that the id could be made of
+    ends = sorted(moments.randrange(dated, len(raw)) for _ in range(9))
+    if seed % 2:  # at line ends, as a program that writes whole lines leaves it
+        ends = [raw.rfind(b"\n", 0, end) + 1 or len(raw) for end in ends]
+    path = tmp_path / session.name
+    for end in [*ends, len(raw)]:
+        path.write_bytes(raw[:end])
+        load(path)
+    again = load(path)
+    assert again.appended == 0
+    whole = Home.open(tmp_path / "whole", create=True)
+    with HotLog.open(whole, serve=False) as other:
+        import_files(other, [path], tenant="default", import_key=whole.import_key)
+        assert len(log.heads()) == len(other.heads()) == again.trajectories
+        assert spent(log) == spent(other)
+    for head in log.heads():
+        assert fold(TrajectoryRecord(), log.read(head.trajectory_id)).unknown_events == 0
+
+
 # --- interrupted -------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.formats.claude_code import ClaudeCode
 from stratalog.formats.claude_code.session import HELD_RECORDS_MAX
-from stratalog.formats.source import Begin, Item, Problem
+from stratalog.formats.source import Begin, Cut, Item, Problem
 from stratalog.schemas import events as ev
 from stratalog.schemas.codec import encode_body, kind_of
 
@@ -61,11 +61,11 @@ def read(tmp_path: Path, records: Sequence[Json | bytes]) -> list[Item]:
     lines = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in records]
     path = tmp_path / "session-1.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return list(ClaudeCode().read(path))
+    return [item for item in ClaudeCode().read(path) if not isinstance(item, Cut)]
 
 
 def bodies(items: Sequence[Item], key: str = "main") -> list[ev.Body]:
-    return [item.body for item in items if not isinstance(item, Problem) and item.key == key]
+    return [item.body for item in items if not isinstance(item, Problem | Cut) and item.key == key]
 
 
 def kinds(items: Sequence[Item], key: str = "main") -> list[str]:
@@ -394,7 +394,7 @@ def test_every_value_of_every_record_is_in_some_event(
 ) -> None:
     records, tokens = session
     items = read(tmp_path_factory.mktemp("session"), records)
-    written = b"\n".join(encode_body(item.body) for item in items if not isinstance(item, Problem)).decode()
+    written = b"\n".join(encode_body(item.body) for item in items if not isinstance(item, Problem | Cut)).decode()
     assert [token for token in tokens if token not in written] == []
     assert [item for item in items if isinstance(item, Problem)] == []
     uuids = [record["uuid"] for record in records]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stratalog.formats import READERS, detect
 from stratalog.formats.claude_code import ClaudeCode
 from stratalog.formats.fitting import fitted
-from stratalog.formats.source import Begin, Item, Problem
+from stratalog.formats.source import Begin, Cut, Item, Problem
 from stratalog.schemas import events as ev
 from stratalog.schemas.blobs import offload, references
 from stratalog.schemas.codec import decode_body, encode_body, kind_of
@@ -36,7 +36,7 @@ def line(number: int, content: Any = "hello", **members: Any) -> bytes:
 
 def read(path: Path, raw: bytes) -> list[Item]:
     path.write_bytes(raw)
-    return list(ClaudeCode().read(path))
+    return [item for item in ClaudeCode().read(path) if not isinstance(item, Cut)]
 
 
 def problems(items: list[Item]) -> list[tuple[int | None, str]]:
@@ -47,7 +47,7 @@ def opaque(items: list[Item]) -> list[bytes]:
     """The bytes of the opaque records."""
     found = []
     for item in items:
-        if not isinstance(item, Problem) and isinstance(item.body, ev.Opaque):
+        if not isinstance(item, Problem | Cut) and isinstance(item.body, ev.Opaque):
             text, encoded = item.body.raw_text, item.body.raw_base64
             found.append(base64.b64decode(str(encoded)) if text is None else str(text).encode())
     return found
@@ -57,7 +57,7 @@ def texts(items: list[Item]) -> list[str]:
     return [
         str(item.body.parts[0].text)
         for item in items
-        if not isinstance(item, Problem) and isinstance(item.body, ev.MessageReceived)
+        if not isinstance(item, Problem | Cut) and isinstance(item.body, ev.MessageReceived)
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_cut_last_line_says_so(tmp_path: Path) -> None:
 
 def test_numbers_of_any_size_survive(tmp_path: Path) -> None:
     items = read(tmp_path / "s.jsonl", line(0, seed=2**64, tiny=10**400))
-    written = b"".join(encode_body(item.body) for item in items if not isinstance(item, Problem))
+    written = b"".join(encode_body(item.body) for item in items if not isinstance(item, Problem | Cut))
     assert str(2**64).encode() in written
     assert str(10**400).encode() in written
 
@@ -119,7 +119,7 @@ def test_json_that_looks_like_a_reference_is_not_taken_for_one(tmp_path: Path) -
     raw = json.dumps(blob, separators=(",", ":"))
     items = read(tmp_path / "s.jsonl", line(0, [{"type": "odd", "value": blob}], extra=json.loads(raw)))
     for item in items:
-        if not isinstance(item, Problem):
+        if not isinstance(item, Problem | Cut):
             assert list(references(encode_body(item.body))) == []
 
 
@@ -208,12 +208,14 @@ def test_no_reader_ever_raises_and_the_same_bytes_give_the_same_items(
     assert items == list(READERS[name].read(path))
     begun: set[str] = set()
     for item in items:
+        if isinstance(item, Cut):
+            continue
         if isinstance(item, Begin):
             assert item.key not in begun
             begun.add(item.key)
-        elif not isinstance(item, Problem):
+        elif not isinstance(item, Problem | Cut):
             assert item.key in begun
-        if not isinstance(item, Problem):
+        if not isinstance(item, Problem | Cut):
             body, encoded = fitted(item.body, name)
             assert not isinstance(decode_body(kind_of(body), encoded), ev.Unknown)
             assert list(references(encoded)) == []
@@ -242,7 +244,7 @@ def test_any_bytes_can_be_read(tmp_path_factory: pytest.TempPathFactory, raw: by
     path = tmp_path_factory.mktemp("bytes") / "file"
     path.write_bytes(raw)
     for item in READERS[name].read(path):
-        if not isinstance(item, Problem):
+        if not isinstance(item, Problem | Cut):
             assert encode_body(item.body)
 
 
