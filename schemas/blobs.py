@@ -16,8 +16,9 @@ import msgspec
 PREVIEW_CHARS = 160
 _MARKER = b'{"$blob":'
 
-# One JSON string token. Possessive, so that a string of 50 MB leaves no trail of backtracking points.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# One JSON string token. Possessive, so that a string of 50 MB leaves no trail of backtracking points. One that never
+# ends goes to the end, or the search would begin again at each of its quotes.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _AFTER_KEY = re.compile(rb"\s*:")
 _REFERENCE = re.compile(rb'\{"\$blob":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\}', re.DOTALL)
 
