@@ -11,7 +11,7 @@ Json = dict[str, Any]
 START = dt.datetime(2026, 3, 9, 9, 0, tzinfo=dt.UTC)
 
 
-def test_log(cases: int, failing: frozenset[int]) -> str:
+def verbose_test_run(cases: int, failing: frozenset[int]) -> str:
     """What a verbose test run prints: bulky, and mostly the same line."""
     lines = ["============================= test session starts ==============================", "collected items"]
     for case in range(cases):
@@ -54,7 +54,7 @@ DURATION_STEPS: tuple[tuple[str, str, Json, str, str, float], ...] = (
         "Text replaced. Please review the changes.",
         0.33,
     ),
-    ("Now the tests.", "bash", {"command": "pytest -v"}, "pytest -v", test_log(380, frozenset()), 9.84),
+    ("Now the tests.", "bash", {"command": "pytest -v"}, "pytest -v", verbose_test_run(380, frozenset()), 9.84),
     ("All pass; I submit.", "submit", {}, "submit", DURATION_DIFF, 0.27),
 )
 

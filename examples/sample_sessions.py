@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from sample_runs import START, Json, test_log
+from sample_runs import START, Json, verbose_test_run
 
 MODEL = "claude-sonnet-4-5-20250929"
 
@@ -169,7 +169,7 @@ def _investigate(session: Session) -> None:
         call("toolu_test_1", "Bash", command="pytest -v tests/test_invoice.py", description="Run the invoice tests"),
         tokens=(6, 8_800, 412),
     )
-    log = test_log(420, frozenset({17, 204, 388}))
+    log = verbose_test_run(420, frozenset({17, 204, 388}))
     session.result("toolu_test_1", records[3], f"Exit code 1\n{log}", f"Error: Exit code 1\n{log}", error=True)
     numbered = "\n".join(f"{number:6d}→{line}" for number, line in enumerate(ROUNDING.splitlines(), 1))
     file = {"filePath": "/srv/invoices/invoice.py", "content": ROUNDING, "numLines": 12, "startLine": 1}

@@ -374,30 +374,3 @@ def test_kill_9_at_any_moment_ends_with_the_same_events(tmp_path: Path) -> None:
         with HotLog.open(Home.open(tmp_path / name), serve=False) as log:
             found.append(contents(log))
     assert found[0] == found[1]
-
-
-# --- the collected files -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not COLLECTED.is_dir(), reason="the collected trajectories are not here")
-def test_all_collected_files_import_or_are_refused(log: HotLog, load: Callable[..., ImportReport]) -> None:
-    report = load(COLLECTED)
-    again = load(COLLECTED)
-    assert (report.files, report.trajectories) == (279, 97)
-    assert (again.appended, again.events) == (0, report.events)
-    formats = ("claude-code", "swe-agent", "atif")
-    refused = [p for p in report.problems if Path(p.file).relative_to(COLLECTED).parts[0] in formats]
-    assert {problem.reason for problem in refused if problem.line is None} == {
-        "empty file",
-        "no format that can be imported: NeMo Gym rollouts",
-    }
-    for head in log.heads():
-        assert fold(TrajectoryRecord(), log.read(head.trajectory_id)).unknown_events == 0
-
-
-@pytest.mark.skipif(not COLLECTED.is_dir(), reason="the collected trajectories are not here")
-def test_tokens_of_a_real_session_are_counted_once_per_reply(log: HotLog, load: Callable[..., ImportReport]) -> None:
-    (path,) = COLLECTED.rglob("ef958aa1-0e93-49f0-bb71-150f63befcd1.jsonl")
-    load(path)
-    (head,) = log.heads()
-    assert fold(TrajectoryRecord(), log.read(head.trajectory_id)).spent.output_tokens == 22_901

@@ -325,9 +325,6 @@ def test_a_file_without_times_is_undated(tmp_path: Path) -> None:
     assert only(items, ev.Annotation)[0].note == "Fixed it"
 
 
-# --- nothing is lost ---------------------------------------------------------------------------------------------
-
-
 class Tokens:
     """Gives out strings that occur nowhere else."""
 
