@@ -25,17 +25,22 @@ def renew_log(home: Home, log_id: uuid.UUID) -> uuid.UUID:
     lock.acquire()
     try:
         new_id = _written_id(folder, log_id) or ids.new_log_id()
-        for mark in ("HEAD", "REPLICATED"):
-            (folder / mark).unlink(missing_ok=True)
         old = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
         if old.log_id != str(new_id):
-            renewed = LogFile(str(new_id), old.role, old.created_at, old.log_id)
+            renewed = LogFile(str(new_id), old.role, old.created_at, replicated_id(folder, old))
             write_durably(folder / "log.json", msgspec.json.encode(renewed))
+        for mark in ("HEAD", "REPLICATED"):
+            (folder / mark).unlink(missing_ok=True)
         folder.rename(home.log_folder(new_id))
         sync_folder(folder.parent)
         return new_id
     finally:
         lock.release()
+
+
+def replicated_id(folder: Path, file: LogFile) -> str:
+    """The id under which Postgres knows a log: its own, or the one before while nothing was replicated under it."""
+    return file.log_id if (folder / "REPLICATED").exists() else file.previous_log_id or file.log_id
 
 
 def _written_id(folder: Path, log_id: uuid.UUID) -> uuid.UUID | None:

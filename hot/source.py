@@ -55,6 +55,9 @@ class LogSource(Protocol):
 
     log_id: uuid.UUID
 
+    def start(self) -> Cursor:
+        """The position before the first event that still lies in the log; LSN 0 where nothing was pruned."""
+
     def durable_lsn(self) -> int:
         """The LSN up to which events can be read."""
 
@@ -163,6 +166,7 @@ class SocketSource:
         self.log_id = log_id
         self._connection = connection
         self._durable = 0
+        self._start = Cursor()
 
     def _ask(self, operation: str, **arguments: Any) -> Any:
         try:
@@ -176,7 +180,12 @@ class SocketSource:
 
     def hello(self, cursor: Cursor) -> None:
         """Prove the cursor; raises `CursorMismatch`."""
-        self._durable = self._ask("hello", log_id=str(self.log_id), lsn=cursor.lsn, hash=cursor.hash)["durable"]
+        reply = self._ask("hello", log_id=str(self.log_id), lsn=cursor.lsn, hash=cursor.hash)
+        self._durable, self._start = reply["durable"], Cursor(*reply["start"])
+
+    def start(self) -> Cursor:
+        """See `LogSource`."""
+        return self._start
 
     def durable_lsn(self) -> int:
         """See `LogSource`."""
@@ -245,6 +254,10 @@ class LocalSource:
     def hello(self, cursor: Cursor) -> None:
         """Prove the cursor; raises `CursorMismatch`."""
         self._engine.check_cursor(cursor)
+
+    def start(self) -> Cursor:
+        """See `LogSource`."""
+        return self._engine.pruned_position
 
     def durable_lsn(self) -> int:
         """See `LogSource`."""

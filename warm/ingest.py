@@ -82,6 +82,17 @@ def read_cursor(conn: Connection, log_id: uuid.UUID) -> Cursor | None:
     return None if row is None else Cursor(*row)
 
 
+def inherit_cursor(conn: Connection, log_id: uuid.UUID, previous: uuid.UUID, start: Cursor) -> bool:
+    """Let a log that was given a new id begin at `start`, where the cursor of its previous id is there or beyond.
+
+    Returns whether the new log has that cursor now; what was pruned from it is then in this database.
+    """
+    parameters = {"log_id": log_id, "previous": previous, "lsn": start.lsn, "hash": start.hash}
+    with answering(), conn.transaction():
+        conn.execute(statements("ingest")["inherit_cursor"], parameters)
+    return read_cursor(conn, log_id) == start
+
+
 def _dense(envelopes: list[Envelope]) -> list[Envelope]:
     if not envelopes:
         raise Invalid("a batch needs at least one event")

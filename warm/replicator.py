@@ -28,7 +28,7 @@ from stratalog.schemas.protocols import ContentStore
 from stratalog.schemas.settings import WarmSettings
 
 from .database import Connection, connect
-from .ingest import Ingested, ingest, read_cursor
+from .ingest import Ingested, ingest, inherit_cursor, read_cursor
 from .quarantine import open_lsns
 from .queries import publish_import_key
 from .sidecar_status import LogStatus
@@ -133,9 +133,24 @@ class Replicator:
                 # The process before may have ended between its COMMIT and this.
                 lsns = open_lsns(conn, self._log_id, cursor.lsn - UNACKNOWLEDGED_LSNS)
                 source.acknowledge(cursor.lsn, cursor.hash, lsns)
-            self._copy(conn, source, cursor or Cursor(), idle_wait_s)
+            else:
+                cursor = self._inherited(conn, source.start())
+            self._copy(conn, source, cursor, idle_wait_s)
         finally:
             source.close()
+
+    def _inherited(self, conn: Connection, start: Cursor) -> Cursor:
+        """Where an unknown log begins: at its first event, or where it was pruned before it was given a new id."""
+        if start.lsn == 0:
+            return Cursor()
+        file = next(file for _, file in self._home.logs() if file.log_id == str(self._log_id))
+        previous = uuid.UUID(file.previous_log_id) if file.previous_log_id else None
+        if previous is None or not inherit_cursor(conn, self._log_id, previous, start):
+            raise CursorMismatch(
+                f"the log {self._log_id} begins after LSN {start.lsn}, but Postgres has nothing of what came before",
+                hint="Postgres is not the one that this log was replicated to, or was restored from an older backup",
+            )
+        return start
 
     def _copy(self, conn: Connection, source: LogSource, cursor: Cursor, idle_wait_s: float) -> None:
         target = source.durable_lsn()

@@ -14,6 +14,16 @@ WHERE c.lsn = %(predecessor)b::bigint;
 -- How far a log was replicated.
 SELECT lsn, hash FROM log_cursors WHERE log_id = %(log_id)b::uuid;
 
+-- name: inherit_cursor
+-- A log that was given a new id begins where it was pruned, if that was replicated under its previous id: the cursor
+-- stands there, at the same event, or beyond.
+INSERT INTO log_cursors (log_id, lsn, hash, events)
+SELECT %(log_id)b::uuid, %(lsn)b::bigint, %(hash)b::bytea, 0
+FROM log_cursors p
+WHERE p.log_id = %(previous)b::uuid
+  AND (p.lsn > %(lsn)b::bigint OR (p.lsn = %(lsn)b::bigint AND p.hash = %(hash)b::bytea))
+ON CONFLICT (log_id) DO NOTHING;
+
 -- name: quarantine_events
 -- Keep what was not admitted, whole. One that is there already (same log and LSN) must be the same event: the caller
 -- compares the counts.
