@@ -42,10 +42,10 @@ from sqlalchemy.exc import OperationalError
 
 from stratalog.schemas.arrow import COLUMNS, PARTITION_COLUMNS
 from stratalog.schemas.errors import Unavailable
+from stratalog.schemas.statements import statements
 
 from .iceberg_io import STORAGE_OPTIONS
 from .lake import Lake
-from .statements import statements
 from .storage import translated
 
 CATALOG_SCHEMA = "stratalog_catalog"

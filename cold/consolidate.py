@@ -25,6 +25,7 @@ import uuid_utils
 from stratalog.schemas.errors import Conflict, Corrupt, Invalid, Locked, Unavailable
 from stratalog.schemas.protocols import ContentStore
 from stratalog.schemas.settings import ColdSettings, duration_us
+from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
 
 from . import plan as plans
@@ -34,7 +35,6 @@ from .lake import Lake
 from .plan import Group, Item, Run
 from .readback import BlobCheck, check_files
 from .segments import Problem, Segment
-from .statements import statements
 from .writer import File
 
 REWRITES_MAX = 3

@@ -15,10 +15,9 @@ import msgspec
 import psycopg
 
 from stratalog.schemas.ids import model_slug
+from stratalog.schemas.statements import statements
 from stratalog.schemas.summary import Summary
 from stratalog.warm.database import Connection, answering
-
-from .statements import statements
 
 ITEMS_PAGE = 1_000
 QUARANTINED_SHOWN_MAX = 1_000

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
 
 from .plan import Item
-from .statements import statements
 
 BATCH_EVENTS = 4_096
 

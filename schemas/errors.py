@@ -84,7 +84,9 @@ class CursorMismatch(Conflict):
     """The log does not contain the position that was replicated from it."""
 
     code = "cursor_mismatch"
-    default_hint = "was this home restored from an older copy? Then give its logs new ids: stratalog doctor --renew-logs"
+    default_hint = (
+        "was this home restored from an older copy? Then give its logs new ids: stratalog doctor --renew-logs"
+    )
 
 
 class NotFound(StratalogError):

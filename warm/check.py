@@ -15,10 +15,10 @@ import msgspec
 from stratalog.schemas.chain import START, Link
 from stratalog.schemas.envelope import check_body
 from stratalog.schemas.errors import Corrupt
+from stratalog.schemas.statements import statements
 
 from .database import Connection, answering, check_idle
 from .queries import EventRow, rebuild
-from .statements import statements
 from .streaming import stream
 
 PROBLEMS_MAX = 1000

@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 
 from stratalog.schemas.errors import Invalid, StratalogError, Unavailable
+from stratalog.schemas.statements import statements
 
 from . import migrate
-from .statements import statements
 
 CONNECT_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_MS = 60_000

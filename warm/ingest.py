@@ -20,13 +20,13 @@ import psycopg
 from stratalog.hot.source import Cursor, LogEvent
 from stratalog.schemas.envelope import Envelope
 from stratalog.schemas.errors import Conflict, Corrupt, Invalid
+from stratalog.schemas.statements import statements
 
 from .admission import BIGINT_MAX, Verdict
 from .database import Connection, answering, check_idle
 from .ledger import Ledger
 from .projection import storable
 from .readmission import Readmitted, readmit
-from .statements import statements
 
 _QUARANTINE_COLUMNS = (
     "lsns",

@@ -19,12 +19,12 @@ from stratalog.schemas.chain import Link
 from stratalog.schemas.codec import decode_event
 from stratalog.schemas.envelope import GENESIS_HASH, Envelope, hash_header
 from stratalog.schemas.errors import Conflict, Corrupt
+from stratalog.schemas.statements import statements
 from stratalog.schemas.summary import Summary
 
 from . import partitions, projection
 from .admission import BIGINT_MAX, Reason, Seal, Standing, Verdict
 from .database import Connection
-from .statements import statements
 
 Offered = tuple[uuid.UUID, Envelope]
 """The log that an event comes from, and the event."""

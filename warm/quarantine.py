@@ -16,11 +16,11 @@ import msgspec
 
 from stratalog.schemas.envelope import Envelope, Header
 from stratalog.schemas.errors import NotFound
+from stratalog.schemas.statements import statements
 
 from .database import Connection, answering, check_idle
 from .ledger import Ledger
 from .readmission import Readmitted, quarantined_envelope, readmit
-from .statements import statements
 from .streaming import stream
 
 ENTRIES_MAX = 1000

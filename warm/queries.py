@@ -14,10 +14,10 @@ from stratalog.schemas.blobs import references
 from stratalog.schemas.chain import START, Link
 from stratalog.schemas.envelope import Envelope, Header, hash_header
 from stratalog.schemas.errors import Corrupt, NotFound
+from stratalog.schemas.statements import statements
 from stratalog.schemas.summary import Summary
 
 from .database import Connection, answering
-from .statements import statements
 from .streaming import stream
 
 EventRow = tuple[Any, ...]

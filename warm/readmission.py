@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from stratalog.schemas.envelope import Envelope, Header, hash_header
+from stratalog.schemas.statements import statements
 
 from .admission import Verdict
 from .database import Connection
 from .ledger import Ledger, Offered
-from .statements import statements
 
 CHUNK_EVENTS = 100
 

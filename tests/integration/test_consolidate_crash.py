@@ -23,7 +23,7 @@ from stratalog.cold.catalog import Catalog
 from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
 from stratalog.cold.lake import Lake
-from stratalog.cold.statements import statements
+from stratalog.schemas.statements import statements
 from stratalog.schemas import events as ev
 
 pytestmark = pytest.mark.postgres
