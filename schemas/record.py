@@ -265,9 +265,9 @@ def _tool_intent(record: TrajectoryRecord, event: Event, body: ev.ToolIntent) ->
 def _tool_result(record: TrajectoryRecord, event: Event, body: ev.ToolResult | ev.LateResult) -> None:
     if body.intent is None and body.status in NEVER_DISPATCHED:
         return
-    if body.intent is None or not _is_due(record, body.intent):
+    if not any(body.intent in due for due in (record.open_intents, record.unsettled, record.settled)):
         _anomaly(record, event.header.sequence_number, f"result of {body.tool_call_id} without an open intent")
-    elif body.status not in IN_DOUBT:
+    elif body.intent is not None and body.status not in IN_DOUBT:
         _close(record, body.intent)
 
 
@@ -280,10 +280,6 @@ def _intent_settled(record: TrajectoryRecord, event: Event, body: ev.IntentSettl
         record.unsettled[body.intent] = body.method
     else:
         record.settled[body.intent] = body.outcome
-
-
-def _is_due(record: TrajectoryRecord, intent: int) -> bool:
-    return intent in record.open_intents or intent in record.unsettled or intent in record.settled
 
 
 def _close(record: TrajectoryRecord, intent: int) -> None:
