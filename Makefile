@@ -7,7 +7,8 @@ PYTEST_WORKERS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-duckdb2 lint types imports bench bench-spine examples dagster docs clean
+PHONY_TESTS := test test-duckdb2 test-postgres
+.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine examples dagster docs clean
 
 help:
 	@echo "make demo      install, then run the main job on real trajectories"
@@ -45,6 +46,13 @@ test: install
 
 test-duckdb2: .venv-duckdb2/installed
 	.venv-duckdb2/bin/pytest -n $(PYTEST_WORKERS) tests/integration/test_views.py tests/integration/test_s3.py
+
+# What depends on Postgres once more on the other versions that are supported.
+test-postgres: install
+	for major in 15 18; do \
+	  STRATALOG_TEST_PG_MAJOR=$$major $(BIN)/pytest -n $(PYTEST_WORKERS) tests/integration/test_migrate.py \
+	    tests/integration/test_ingest.py tests/integration/test_sidecar.py tests/integration/test_consolidate.py || exit 1; \
+	done
 
 lint: install
 	$(BIN)/ruff check .
