@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .options import DEFAULT, Common
-from .output import human_bytes
+from .output import counted, human_bytes
 from .sanitise import sanitise
 
 EXIT_PARTIAL = 3
@@ -24,11 +24,11 @@ def consolidate(*, older_than: str | None = None, common: Common = DEFAULT) -> i
     """
     installation = common.installation()
     output = common.output
-    with installation.tiers() as tiers:
+    with installation.tiers() as tiers, output.progress("consolidating"):
         done = tiers.consolidate(older_than)
     output.line(
-        f"{done.events:,} events of {done.trajectories:,} trajectories in {done.files:,} files, "
-        f"{human_bytes(done.bytes)}"
+        f"{counted(done.events, 'event')} of {counted(done.trajectories, 'trajectory')} "
+        f"in {counted(done.files, 'file')}, {human_bytes(done.bytes)}"
         if done.trajectories
         else "nothing to consolidate"
     )

@@ -8,6 +8,7 @@ import sys
 from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
+from .sanitise import sanitise
 
 
 def dagster(*, port: int = 3000, host: str = "127.0.0.1", common: Common = DEFAULT) -> int:
@@ -35,7 +36,13 @@ def dagster(*, port: int = 3000, host: str = "127.0.0.1", common: Common = DEFAU
     }
     if common.dsn:
         environment["STRATALOG_WARM__DSN"] = common.dsn
-    common.output.note(f"opening Dagster on {home.path}; the UI will be at http://{host}:{port}, stop with Ctrl-C")
+    url = f"http://{host}:{port}"
+    common.output.note(sanitise(f"opening Dagster on {home.path}; the UI will be at {url}, stop with Ctrl-C"))
+    if common.json:
+        common.output.document({"home": str(home.path), "url": url})
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Dagster says is not part of the document
     arguments = ["dev", "-m", "stratalog.pipelines.definitions", "-h", host, "-p", str(port)]
+    # Dagster 1.13 recommends another package for development at every start.
+    quiet = ["-W", "ignore:Function `dev_command` is superseded"]
     # This process becomes Dagster, so that signals reach it and nothing is left behind.
-    os.execve(sys.executable, [sys.executable, "-m", "dagster", *arguments], environment)
+    os.execve(sys.executable, [sys.executable, *quiet, "-m", "dagster", *arguments], environment)
