@@ -20,6 +20,18 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> Path:
+    """Make a folder and what is missing above it, private to the owner and durable; harmless where it exists."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+    return missing[0] if missing else path
+
+
 def write_durably(path: Path, content: bytes, *, mode: int = 0o600, exclusive: bool = False) -> None:
     """Replace a file: after a crash it holds the old or the new content, whole. `exclusive` keeps an existing one."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

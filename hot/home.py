@@ -30,9 +30,11 @@ from stratalog.schemas import ids
 from stratalog.schemas.errors import HomeMissing, Invalid
 from stratalog.schemas.settings import Settings
 
-from .files import write_durably
+from .files import make_folder, write_durably
 
 HOME_VERSION = 1
+MARKER = "home.json"
+FIRST_FOLDERS = ("hot", "keys", "run")
 SOCKET_PATH_BYTES_MAX = 100
 """A socket's path must fit into sockaddr_un; longer ones move to a private temporary folder."""
 ENVIRONMENT_PREFIX = "STRATALOG_"
@@ -75,7 +77,7 @@ class Home:
         Raises `HomeMissing` where there is none and `create` is false, `Invalid` for a foreign folder or bad settings.
         """
         home = Path(path).expanduser().absolute()
-        marker = home / "home.json"
+        marker = home / MARKER
         if not marker.exists():
             if not create:
                 raise HomeMissing(f"there is no stratalog home at {home}")
@@ -170,18 +172,32 @@ class Home:
 
 
 def _create(home: Path) -> None:
-    if home.exists() and (not home.is_dir() or any(home.iterdir())):
+    """Make a home; it is one when home.json is there, which comes last. What a killed creation left is completed."""
+    if home.exists() and not _is_unfinished(home):
         raise Invalid(
             f"{home} exists and is not a stratalog home", hint="choose an empty or a new folder with --home DIR"
         )
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in ("hot", "keys", "run"):
+        make_folder(home)
+        for name in FIRST_FOLDERS:
             (home / name).mkdir(mode=0o700, exist_ok=True)
         file = HomeFile(home_id=str(uuid.uuid4()), version=HOME_VERSION)
-        write_durably(home / "home.json", msgspec.json.encode(file), exclusive=True)
+        write_durably(home / MARKER, msgspec.json.encode(file), exclusive=True)
     except OSError as error:
         raise Invalid(f"cannot make a home at {home}: {error}", hint="choose a folder that you may write to") from error
+
+
+def _is_unfinished(home: Path) -> bool:
+    """Whether there is nothing but what a creation makes before it is complete; another process may be at it."""
+    if not home.is_dir():
+        return False
+    foreign = [
+        path
+        for path in home.iterdir()
+        if not path.name.startswith(f".{MARKER}.")
+        and not (path.name in FIRST_FOLDERS and path.is_dir() and not any(path.iterdir()))
+    ]
+    return not foreign or (home / MARKER).exists()
 
 
 def load_settings(

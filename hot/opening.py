@@ -83,6 +83,7 @@ def _open(home: Home, folder: Path, log_id: uuid.UUID, accept_loss: bool, yieldi
         try:
             check_wal(folder / "db")
             store = _open_store(folder / "db", home.settings.hot)
+            sync_folder(folder)  # RocksDB syncs what is in its folder, not the folder's name
         except (OpenRefused, Corrupt):
             if not accept_loss:
                 raise
