@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from stratalog import __version__
-from stratalog.schemas.errors import Invalid, StratalogError
+from stratalog.schemas.errors import StratalogError
 
 from .config import config_app
 from .consolidating import consolidate
@@ -27,11 +27,8 @@ from .querying import sql
 from .sidecar import sidecar
 from .status import status
 from .trajectories import trajectory_app
+from .usage import Interrupted, Usage
 from .verifying import verify
-
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-EXIT_PARTIAL = 3
 
 app = App(
     name="stratalog",
@@ -52,13 +49,6 @@ app.command(config_app)
 app.command(dagster)
 
 
-class Usage(Invalid):
-    """The command line itself is wrong."""
-
-    code = "usage"
-    exit_code = EXIT_USAGE
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     output = Output(json_mode="--json" in arguments)
@@ -66,15 +56,16 @@ def run(arguments: Sequence[str]) -> int:
         result = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
-        output.error(Usage(" ".join(str(error).split()), hint="see: stratalog --help"))
-        return EXIT_USAGE
+        output.error(Usage(" ".join(str(error).split()), hint=_help_of(error)))
+        return Usage.exit_code
     except StratalogError as error:
         output.error(error)
         return error.exit_code
     except KeyboardInterrupt:
-        output.note("interrupted; what was acknowledged is safe, run the same command again to go on")
-        return EXIT_INTERRUPTED
+        output.error(Interrupted("interrupted"))
+        return Interrupted.exit_code
     except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing may be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -82,6 +73,11 @@ def run(arguments: Sequence[str]) -> int:
             raise
         output.error(unexpected(error))
         return 1
+
+
+def _help_of(error: CycloptsError) -> str:
+    chain = " ".join(name for name in error.command_chain or () if not name.startswith("-"))
+    return f"see: {' '.join(['stratalog', *chain.split()])} --help"
 
 
 def unexpected(error: Exception) -> StratalogError:

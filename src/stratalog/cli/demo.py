@@ -12,10 +12,11 @@ import msgspec
 
 from stratalog.cold.installation import Installation
 from stratalog.schemas.errors import Invalid, StratalogError
+from stratalog.schemas.extras import require
 
-from .importing import run_import, show_report
+from .importing import run_import, show_summary
 from .options import DEFAULT, Common
-from .output import Output, human_bytes
+from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 SHARED = Path("../shared/data/trajectories")
@@ -42,6 +43,8 @@ def demo(*paths: Path, common: Common = DEFAULT) -> int:
     paths
         Files or folders to import; by default the sample trajectories.
     """
+    for module in ("psycopg", "pyarrow", "duckdb", "fsspec", "dagster"):
+        require(module, "all")
     output = common.output
     installation = common.installation(create=True)
     sources = list(paths) or _default_sources()
@@ -77,11 +80,9 @@ def _import(installation: Installation, sources: list[Path], output: Output) -> 
     _title(output, "1. Import: every event is durable in the hot log before the next step")
     report = run_import(installation, sources, "auto", installation.settings.tenant, output)
     refused = len(report.problems)
-    if refused and not output.json_mode:
-        output.line(f"{refused:,} problems in these files were counted; stratalog import --json lists them")
-    else:
-        show_report(report, output)
-    output.line(f"{report.trajectories:,} trajectories, {report.events:,} events, {report.appended:,} of them new")
+    show_summary(report, output)
+    if refused:
+        output.line(f"{counted(refused, 'problem')} in these files; list them with: stratalog import PATH --json")
     return report.to_json()
 
 
@@ -98,8 +99,8 @@ def _sidecar(common: Common, output: Output) -> dict[str, Any]:
     if "error" in result:
         raise StratalogError(f"the sidecar: {result['error']['message']}", hint=result["error"]["hint"])
     output.line(
-        f"{result['events']:,} events of {result['trajectories']:,} trajectories, "
-        f"{result['blobs']:,} blobs stored by hash"
+        f"{counted(result['events'], 'event')} of {counted(result['trajectories'], 'trajectory')}, "
+        f"{counted(result['blobs'], 'blob')} stored by hash"
     )
     return result
 
@@ -110,8 +111,8 @@ def _consolidate(installation: Installation, output: Output) -> dict[str, Any]:
 
     result = run_consolidation(installation.home, None, "0d")
     output.line(
-        f"{result.events:,} events of {result.trajectories:,} trajectories in {result.files:,} files, "
-        f"{human_bytes(result.bytes)}"
+        f"{counted(result.events, 'event')} of {counted(result.trajectories, 'trajectory')} "
+        f"in {counted(result.files, 'file')}, {human_bytes(result.bytes)}"
     )
     return {
         "trajectories": result.trajectories,

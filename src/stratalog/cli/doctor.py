@@ -21,9 +21,10 @@ from stratalog.hot.log import HotLog
 from stratalog.hot.renewal import renew_log
 from stratalog.hot.source import open_reader, open_source
 from stratalog.schemas.errors import CursorMismatch, OpenRefused, StratalogError
+from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
-from .output import Output, human_bytes
+from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 SYNC_ROUNDS = 20
@@ -88,6 +89,7 @@ def _accept_losses(installation: Installation, output: Output) -> None:
 
 
 def _renew_logs(installation: Installation, output: Output) -> None:
+    require("psycopg", "warm")
     from stratalog.warm.ingest import read_cursor
 
     home = installation.home
@@ -133,7 +135,7 @@ def _home(installation: Installation) -> str:
     mode = stat.S_IMODE(home.path.stat().st_mode)
     if mode & 0o022:
         raise StratalogError(f"{home.path} can be written by others", hint=f"chmod 700 {home.path}")
-    return f"{home.path}, {len(home.logs())} hot logs"
+    return f"{home.path}, {counted(len(home.logs()), 'hot log')}"
 
 
 def _keys(installation: Installation) -> str:
@@ -141,7 +143,7 @@ def _keys(installation: Installation) -> str:
     exposed = [path for path in keys if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if exposed:
         raise StratalogError(f"{exposed[0]} can be read by others", hint=f"chmod 600 {exposed[0]}")
-    return f"{len(keys)} keys, readable by their owner alone"
+    return f"{counted(len(keys), 'key')}, readable by the owner alone"
 
 
 def _disk(installation: Installation) -> str:
@@ -178,25 +180,26 @@ def _logs(installation: Installation) -> str:
         finally:
             reader.close()
         count += 1
-    return f"{count} opened, {lag:,} events wait for replication"
+    return f"{count} opened, {counted(lag, 'event')} not yet replicated"
 
 
 def _postgres(installation: Installation, migrate: bool) -> str:
+    require("psycopg", "warm")
     from stratalog.warm import database
     from stratalog.warm import migrate as migrations
 
     with installation.postgres(migrate=migrate) as dsn, database.connect(dsn) as conn:
         applied = migrations.status(conn).applied
         kind = "embedded" if installation.embedded else "yours"
-        return f"version {conn.info.server_version // 10000} ({kind}), {len(applied)} migrations applied"
+        return f"version {conn.info.server_version // 10000} ({kind}), {counted(len(applied), 'migration')} applied"
 
 
 def _content_store(installation: Installation) -> str:
     store = installation.content_store()
-    return f"{store.url}, {len(list(store.tenants()))} tenants"
+    return f"{store.url}, {counted(len(list(store.tenants())), 'tenant')}"
 
 
 def _lake(installation: Installation) -> str:
     with installation.lake() as lake:
         files = list(lake.files())
-        return f"{lake.url}, {len(files):,} files, {human_bytes(sum(file.size for file in files))}"
+        return f"{lake.url}, {counted(len(files), 'file')}, {human_bytes(sum(file.size for file in files))}"

@@ -10,11 +10,12 @@ from stratalog.formats.importing import import_files as import_into
 from stratalog.hot.files import FileLock
 from stratalog.hot.log import HotLog
 from stratalog.schemas import ids
-from stratalog.schemas.errors import Invalid, Locked, Unavailable
+from stratalog.schemas.errors import Locked, Unavailable
 
 from .options import DEFAULT, Common
-from .output import Output
+from .output import Output, counted
 from .sanitise import sanitise
+from .usage import Usage
 
 EXIT_PARTIAL = 3
 PROBLEMS_SHOWN = 20
@@ -35,7 +36,7 @@ def import_files(*files: Path, format: str = "auto", tenant: str | None = None, 
         Whose trajectories these are; the setting `tenant` by default.
     """
     if not files:
-        raise Invalid("there is nothing to import", hint="name a file or a folder: stratalog import PATH")
+        raise Usage("there is nothing to import", hint="name a file or a folder: stratalog import PATH")
     installation = common.installation(create=True)
     output = common.output
     report = run_import(installation, list(files), format, tenant or installation.settings.tenant, output)
@@ -93,15 +94,20 @@ def share_import_key(installation: Installation, tenant: str, output: Output) ->
         home.adopt_import_key(tenant, key)
 
 
+def show_summary(report: ImportReport, output: Output) -> None:
+    """What was imported, in a line."""
+    output.line(
+        f"{counted(report.trajectories, 'trajectory')} with {counted(report.events, 'event')} "
+        f"in {counted(report.files, 'file')}: {report.appended:,} new, {report.opaque_events:,} kept as opaque records"
+    )
+
+
 def show_report(report: ImportReport, output: Output) -> None:
     """What was imported, for people; problems go to stderr."""
-    output.line(
-        f"{report.trajectories:,} trajectories with {report.events:,} events in {report.files:,} files; "
-        f"{report.appended:,} events were new, {report.opaque_events:,} are kept as opaque records"
-    )
+    show_summary(report, output)
     for problem in report.problems[:PROBLEMS_SHOWN]:
         place = f"{problem.file}:{problem.line}" if problem.line is not None else problem.file
         output.note(sanitise(f"{place}: {problem.reason}"))
     hidden = len(report.problems) - PROBLEMS_SHOWN
     if hidden > 0:
-        output.note(f"… and {hidden:,} more problems; see them all with --json")
+        output.note(f"… and {counted(hidden, 'more problem')}; see them all with --json")

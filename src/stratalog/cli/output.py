@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from stratalog.schemas.errors import StratalogError
 
 from .sanitise import json_safe, sanitise
+from .table import describe_left_out, lay_out
 
 WIDTH_OF_FILES = 200
 """How wide tables may be where nobody's terminal says so."""
@@ -36,6 +37,11 @@ class Output:
         self.out = _console(stderr=False)
         self.err = _console(stderr=True)
 
+    @property
+    def width(self) -> int:
+        """How many cells a line on stdout has."""
+        return self.out.width
+
     def document(self, value: Any) -> None:
         """The one JSON document of a `--json` run."""
         text = msgspec.json.format(msgspec.json.encode(json_safe(msgspec.to_builtins(value)))).decode()
@@ -52,21 +58,18 @@ class Output:
         self.err.print(Text(text, style="dim"), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-        """A table on stdout, one line a row; every cell is sanitised, and cut only on a narrow terminal."""
+        """A table on stdout, one line a row, the most important columns first; see `table.py`."""
         if self.json_mode:
             return
         if title:
             self.line(title, style="italic")
-        table = Table(header_style="bold", box=None, pad_edge=False, show_header=any(columns))
-        for index, name in enumerate(columns):
-            numeric = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
-            # The first column names the row, so it is the last to be cut.
-            least = max((len(_cell(row[index])) for row in rows), default=0) if index == 0 else None
-            justify: Literal["left", "right"] = "right" if numeric else "left"
-            table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True, min_width=least)
-        for row in rows:
-            table.add_row(*(Text(_cell(value)) for value in row))
-        self.out.print(table)
+        layout = lay_out(columns, rows, self.out.width)
+        if layout.header:
+            self.line(layout.header, style="bold")
+        for line in layout.lines:
+            self.line(line)
+        if layout.left_out:
+            self.note(describe_left_out(layout, self.out.width))
 
     def error(self, error: StratalogError) -> None:
         """The error and its hint: as JSON on stdout in JSON mode, else on stderr."""
@@ -87,15 +90,16 @@ class Output:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", style="dim", table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
         with Progress(*columns, console=self.err, transient=True) as bar:
-            task = bar.add_task(title, total=None)
+            task = bar.add_task(title, total=None, count="", text="")
 
             def step(done: int, total: int | None = None, text: str = "") -> None:
-                description = f"{title} {sanitise(text)}".strip()
-                bar.update(task, completed=done, total=total, description=description)
+                count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+                bar.update(task, completed=done, total=total, count=count, text=sanitise(text))
 
             yield step
 
@@ -107,16 +111,10 @@ def _console(*, stderr: bool) -> Console:
     return console
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.4g}"
-    return sanitise(str(value))
+def counted(number: int, noun: str) -> str:
+    """A number of things for people: 1 file, 2 files, 3 trajectories."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def human_bytes(count: float) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 from cyclopts import App
 
-from stratalog.schemas.codec import decode_event
+from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
+from .output import counted, human_us
 from .sanitise import sanitise
 
 quarantine_app = App(name="quarantine", help="Events that were not admitted: list, show, retry, export.")
@@ -28,6 +30,7 @@ def list_(trajectory_id: uuid.UUID | None = None, /, *, all: bool = False, commo
     all
         Also those that were admitted since.
     """
+    require("psycopg", "warm")
     from stratalog.warm import quarantine
 
     with common.installation().connection() as conn:
@@ -40,7 +43,7 @@ def list_(trajectory_id: uuid.UUID | None = None, /, *, all: bool = False, commo
         for entry in entries
     ]
     common.output.table(["id", "trajectory", "event", "kind", "reason", "detail"], rows)
-    common.output.note(f"{len(entries):,} events in quarantine")
+    common.output.note(f"{counted(len(entries), 'event')} in quarantine")
     return 0
 
 
@@ -50,6 +53,7 @@ def show(quarantine_id: int, /, *, common: Common = DEFAULT) -> int:
 
     Example: `stratalog quarantine show 17`
     """
+    require("psycopg", "warm")
     from stratalog.warm import quarantine
 
     with common.installation().connection() as conn:
@@ -59,10 +63,10 @@ def show(quarantine_id: int, /, *, common: Common = DEFAULT) -> int:
         common.output.document({"entry": entry, "header": envelope.header, "body": body})
         return 0
     for name, value in msgspec.to_builtins(entry).items():
-        common.output.line(f"{name:<16} {sanitise(str(value))}")
-    common.output.line(f"{'created_at':<16} {envelope.header.created_at}")
-    common.output.line(sanitise(str(type(decode_event(envelope).body).__name__)))
-    common.output.line(sanitise(body))
+        common.output.line(f"{name:<16} {sanitise(str(value))}".rstrip())
+    common.output.line(f"{'created_at':<16} {human_us(envelope.header.created_at)} UTC")
+    common.output.line()
+    common.output.line(sanitise(body, newlines=True))
     return 0
 
 
@@ -72,6 +76,7 @@ def retry(trajectory_id: uuid.UUID | None = None, /, *, common: Common = DEFAULT
 
     Example: `stratalog quarantine retry`
     """
+    require("psycopg", "warm")
     from stratalog.warm import quarantine
 
     with common.installation().connection() as conn:
@@ -95,20 +100,30 @@ def export(trajectory_id: uuid.UUID | None = None, /, *, output: Path | None = N
     output
         The file to write; standard output by default.
     """
+    require("psycopg", "warm")
     from stratalog.warm import quarantine
 
     count = 0
     with common.installation().connection() as conn:
         lines = quarantine.export(conn, trajectory_id, everything=True)
         if output is None:
-            for line in lines:
-                sys.stdout.buffer.write(line)
+            _print(lines, common)
             return 0
         with output.open("xb") as file:
             for line in lines:
                 file.write(line)
                 count += 1
-    common.output.line(f"{count:,} events written to {sanitise(str(output))}")
+    common.output.line(f"{counted(count, 'event')} written to {sanitise(str(output))}")
     if common.json:
         common.output.document({"events": count, "file": str(output)})
     return 0
+
+
+def _print(lines: Iterator[bytes], common: Common) -> None:
+    """JSON lines, or one JSON list with --json."""
+    if common.json:
+        common.output.document([msgspec.json.decode(line) for line in lines])
+        return
+    for line in lines:
+        sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from stratalog.schemas.errors import Invalid
-
 from .options import DEFAULT, Common
+from .output import counted
+from .usage import Usage
 
 ROWS_SHOWN = 200
 
@@ -39,10 +40,14 @@ def sql(
 
     home = common.open_home()
     if init:
-        print(init_script(snapshot_files(home), home.settings.cold.storage_options), end="")  # noqa: T201
+        script = init_script(snapshot_files(home), home.settings.cold.storage_options)
+        if common.json:
+            common.output.document({"sql": script})
+        else:
+            sys.stdout.write(script)
         return 0
     if query is None:
-        raise Invalid("there is no query", hint='write one: stratalog sql "select count(*) from trajectories"')
+        raise Usage("there is no query", hint='write one: stratalog sql "select count(*) from trajectories"')
     with connect(home) as connection:
         rows = run_sql(connection, query)
     if common.json:
@@ -52,5 +57,5 @@ def sql(
     columns = list(rows[0]) if rows else []
     output.table(columns, [list(row.values()) for row in rows[:ROWS_SHOWN]])
     shown = f", {ROWS_SHOWN} shown; see all with --json" if len(rows) > ROWS_SHOWN else ""
-    output.note(f"{len(rows):,} rows{shown}")
+    output.note(f"{counted(len(rows), 'row')}{shown}")
     return 0

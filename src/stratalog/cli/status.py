@@ -11,9 +11,10 @@ import msgspec
 from stratalog.cold.installation import Installation
 from stratalog.hot.source import open_reader
 from stratalog.schemas.errors import StratalogError
+from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
-from .output import human_bytes
+from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 
@@ -22,6 +23,7 @@ def status(*, common: Common = DEFAULT) -> int:
 
     Example: `stratalog status --json`
     """
+    require("psycopg", "warm")
     report = gather(common.installation())
     if common.json:
         common.output.document(report)
@@ -87,35 +89,57 @@ def _warm(installation: Installation) -> dict[str, Any]:
 
 def _show(report: dict[str, Any], common: Common) -> None:
     output = common.output
-    output.line(f"home {sanitise(report['home'])}, {human_bytes(report['disk']['free_bytes'])} of disk free")
+    disk = report["disk"]
+    output.line(f"home        {sanitise(report['home'])}, {human_bytes(disk['free_bytes'])} of disk free")
+    output.line(f"Postgres    {_postgres_line(report['postgres'])}")
+    sidecar = report["sidecar"]
+    output.line(f"sidecar     {'never ran' if sidecar is None else 'running' if sidecar['running'] else 'not running'}")
+    output.line(f"cold        {_consolidation_line(report['consolidation'])}")
+    quarantined = report["quarantine"]
+    waiting = f"{counted(quarantined, 'event')}; see: stratalog quarantine list"
+    output.line(f"quarantine  {waiting if quarantined else 'empty'}", style="red" if quarantined else "")
+    _show_logs(report["logs"], output)
+    for log in (sidecar or {}).get("logs", ()):
+        if log["state"] in ("retrying", "stopped"):
+            output.line(
+                f"log {log['log_id'][:8]} {log['state']}: {sanitise(log['last_error'])}",
+                style="red" if log["state"] == "stopped" else "yellow",
+            )
+
+
+def _show_logs(logs: list[dict[str, Any]], output: Output) -> None:
+    if not logs:
+        output.line("hot logs    none yet")
+        return
     rows = [
         [
             log["log_id"][:8],
             log["role"],
             "error" if "error" in log else "open" if log["owned"] else "idle",
-            *(log.get(name) for name in ("durable_lsn", "replicated_lsn", "pruned_lsn", "lag_events", "lag_seconds")),
-            human_bytes(log.get("disk_bytes", 0)),
+            *(log.get(name) for name in ("durable_lsn", "replicated_lsn", "pruned_lsn", "lag_events")),
+            f"{log['lag_seconds']:,.0f} s" if log.get("lag_events") else "",
+            human_bytes(log["disk_bytes"]) if "disk_bytes" in log else "",
         ]
-        for log in report["logs"]
+        for log in logs
     ]
-    output.table(["log", "role", "state", "durable", "replicated", "pruned", "lag", "lag s", "disk"], rows)
-    for log in report["logs"]:
+    output.line()
+    output.table(["log", "role", "state", "durable", "replicated", "pruned", "behind", "for", "disk"], rows)
+    for log in logs:
         if "error" in log:
             output.line(f"log {log['log_id'][:8]}: {sanitise(log['error']['message'])}", style="red")
-    postgres = report["postgres"]
-    detail = (
-        f"version {postgres['version']}, {postgres['events']:,} events of {postgres['trajectories']:,} trajectories"
-        if postgres["state"] == "ok"
-        else sanitise(postgres.get("message", ""))
-    )
-    output.line(f"Postgres {postgres['state']} {detail}".rstrip())
-    sidecar = report["sidecar"]
-    output.line(f"sidecar {'never ran' if sidecar is None else 'running' if sidecar['running'] else 'not running'}")
-    last = report["consolidation"]
-    output.line(
-        "nothing consolidated yet"
-        if last is None
-        else f"last consolidation {last['finished_at']}: "
-        f"{last['events']:,} events of {last['trajectories']:,} trajectories"
-    )
-    output.line(f"quarantine {report['quarantine']:,} events", style="red" if report["quarantine"] else "")
+
+
+def _postgres_line(postgres: dict[str, Any]) -> str:
+    kind = "embedded" if postgres["embedded"] else "yours"
+    if postgres["state"] == "ok":
+        held = f"{counted(postgres['events'], 'event')} of {counted(postgres['trajectories'], 'trajectory')}"
+        return f"ok, version {postgres['version']} ({kind}), {held}"
+    return f"{postgres['state']} ({kind}) {sanitise(postgres.get('message', ''))}".rstrip()
+
+
+def _consolidation_line(last: dict[str, Any] | None) -> str:
+    if last is None:
+        return "nothing consolidated yet"
+    moment = str(last["finished_at"])[:19].replace("T", " ")
+    moved = f"{counted(last['events'], 'event')} of {counted(last['trajectories'], 'trajectory')}"
+    return f"last consolidation {moment} UTC: {moved}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from stratalog.schemas.ids import from_us
 from stratalog.schemas.summary import Summary
 
 from .options import DEFAULT, Common
-from .output import human_us
+from .output import Output, counted, human_us
 from .sanitise import sanitise, shorten
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 trajectory_app = App(name="trajectory", help="Trajectories in all tiers: list, show.")
 
-TEXT_WIDTH = 100
+TEXT_LEAST = 20
+UNKNOWN_SHOWN = 400
+"""Bytes of an unknown body that are shown."""
 
 
 @trajectory_app.command(name="list")
@@ -58,22 +61,22 @@ def list_(
         common.output.document([row(listed) for listed in found])
         return 0
     common.output.table(
-        ["trajectory", "tenant", "model", "status", "events", "started", "tier", "source"],
+        ["trajectory", "status", "events", "tier", "started", "model", "tenant", "source"],
         [
             [
                 str(listed.trajectory_id),
-                listed.tenant,
-                listed.summary.model,
                 listed.summary.status,
                 listed.summary.events,
-                "undated" if listed.summary.undated else human_us(listed.summary.started_at),
                 listed.tier,
+                _started(listed.summary),
+                listed.summary.model,
+                listed.tenant,
                 _source(listed.summary),
             ]
             for listed in found
         ],
     )
-    common.output.note(f"{len(found):,} trajectories")
+    common.output.note(counted(len(found), "trajectory"))
     return 0
 
 
@@ -95,15 +98,8 @@ def show(trajectory_id: uuid.UUID, /, *, full: bool = False, common: Common = DE
         if common.json:
             output.document({**row(listed), "event_list": [event_row(event) for event in events]})
             return 0
-        _show_head(listed, common)
-        summary = Summary()
-        for event in events:
-            turn = summary.advance(event)
-            line = f"{event.header.sequence_number:>5} {human_us(event.header.created_at)} {turn:>4} {event.kind:<18} "
-            text = describe(event.body)
-            crossing = isinstance(event.body, ev.DriftResolved)
-            shown = sanitise(text, newlines=True) if full else shorten(text, TEXT_WIDTH)
-            output.line(line + shown, style="yellow" if crossing else "")
+        _show_head(listed, output)
+        _show_events(events, output, full)
     return 0
 
 
@@ -115,16 +111,32 @@ def open_tiers(installation: Installation) -> Tiers:
     return Tiers(installation)
 
 
-def _show_head(listed: Listed, common: Common) -> None:
+def _show_head(listed: Listed, output: Output) -> None:
     summary = listed.summary
-    output = common.output
-    output.line(f"{listed.trajectory_id}  {listed.tenant}  {summary.status}", style="bold")
-    output.line(f"model {sanitise(summary.model or 'unknown')}, {summary.turn} turns, {summary.events} events")
-    output.line(f"tokens {summary.input_tokens:,} in, {summary.output_tokens:,} out, cost {summary.cost_usd:.4f} USD")
-    output.line(f"tiers {', '.join(listed.tiers)}; complete in {listed.tier}")
+    cost = f", {summary.cost_usd:,.4f} USD" if summary.cost_usd else ""
+    tiers = ", ".join(name for name in listed.tiers if name != listed.tier)
+    output.line(f"{listed.trajectory_id}  {sanitise(listed.tenant)}  {summary.status}", style="bold")
+    output.line(f"model    {sanitise(summary.model or 'unknown')}")
+    output.line(f"size     {counted(summary.turn, 'turn')}, {counted(summary.events, 'event')}")
+    output.line(f"tokens   {summary.input_tokens:,} in, {summary.output_tokens:,} out{cost}")
+    output.line(f"tiers    complete in {listed.tier}{f', also in {tiers}' if tiers else ''}")
     if summary.source is not None:
-        output.line(f"source {sanitise(_source(summary))} {sanitise(summary.source.run_id)}")
+        output.line(f"source   {sanitise(_source(summary))}, run {sanitise(summary.source.run_id)}")
     output.line("")
+
+
+def _show_events(events: Iterator[Event], output: Output, full: bool) -> None:
+    output.line(f"{'event':>5}  {'time (UTC)':<19}  {'turn':>4}  {'kind':<18}  what", style="bold")
+    summary = Summary()
+    for event in events:
+        turn = summary.advance(event)
+        kind = sanitise(event.kind)
+        line = f"{event.header.sequence_number:>5}  {human_us(event.header.created_at):<19}  {turn:>4}  {kind:<18}  "
+        text = describe(event.body)
+        crossing = isinstance(event.body, ev.DriftResolved)
+        room = max(TEXT_LEAST, output.width - len(line))
+        shown = sanitise(text, newlines=True) if full else shorten(text, room)
+        output.line((line + shown).rstrip(), style="yellow" if crossing else "")
 
 
 def row(listed: Listed) -> dict[str, Any]:
@@ -166,7 +178,7 @@ def _builtins(body: ev.Body) -> Any:
 def describe(body: ev.EventBody) -> str:
     """One line about an event, foreign text as it is."""
     if isinstance(body, ev.Unknown):
-        return f"({body.reason}) {body.raw[:TEXT_WIDTH].decode('utf-8', 'replace')}"
+        return f"({body.reason}) {body.raw[:UNKNOWN_SHOWN].decode('utf-8', 'replace')}"
     if isinstance(body, ev.MessageReceived):
         return f"{body.role}: " + " ".join(_text(part.text) for part in body.parts)
     if isinstance(body, ev.ModelReplied):
@@ -192,6 +204,10 @@ def _text(text: Text | None) -> str:
 
 def _source(summary: Summary) -> str:
     return "" if summary.source is None else f"{summary.source.format} {summary.source.name}".strip()
+
+
+def _started(summary: Summary) -> str:
+    return "undated" if summary.undated else human_us(summary.started_at)[: len("2026-01-31 12:00")]
 
 
 def _iso(microseconds: int | None) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratalog.cold.installation import require_cold
 from stratalog.schemas.errors import Corrupt
 
 from .options import DEFAULT, Common
-from .output import Output
+from .output import Output, counted
 from .sanitise import sanitise
 
 PROBLEMS_SHOWN = 20
@@ -18,6 +19,7 @@ def verify(*, common: Common = DEFAULT) -> int:
 
     Example: `stratalog verify`
     """
+    require_cold()
     from stratalog.cold.verification import verify_all
 
     with common.output.progress("verifying"):
@@ -31,15 +33,19 @@ def verify(*, common: Common = DEFAULT) -> int:
 
 def show_verification(report: dict[str, Any], output: Output) -> None:
     """The result, for people."""
-    for name, tier in report["tiers"].items():
-        state = "ok" if not tier["problems"] else f"{len(tier['problems'])} problems"
-        output.line(f"{name:<5} {tier['events']:>10,} events  {tier['trajectories']:>8,} trajectories  {state}")
-        _show_problems(tier["problems"], output)
-    blobs = report["blobs"]
-    state = "ok" if not blobs["problems"] else f"{len(blobs['problems'])} problems"
-    output.line(f"blobs {blobs['checked']:>10,} checked  {state}")
-    _show_problems(blobs["problems"], output)
+    tiers, blobs = report["tiers"], report["blobs"]
+    rows: list[list[object]] = [
+        [name, tier["events"], tier["trajectories"], _state(tier["problems"])] for name, tier in tiers.items()
+    ]
+    rows.append(["blobs", blobs["checked"], None, _state(blobs["problems"])])
+    output.table(["checked", "events", "trajectories", "result"], rows)
+    for part in (*tiers.values(), blobs):
+        _show_problems(part["problems"], output)
     output.line("verified" if report["ok"] else "DAMAGE FOUND", style="green" if report["ok"] else "bold red")
+
+
+def _state(problems: list[str]) -> str:
+    return counted(len(problems), "problem") if problems else "ok"
 
 
 def _show_problems(problems: list[str], output: Output) -> None:
