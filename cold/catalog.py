@@ -3,7 +3,8 @@
 A consolidation run becomes visible by one commit, whole or not at all; its snapshot carries the run's id, so whoever
 comes after a crash can tell whether it happened, and no run is committed twice: a commit that lost a race, or whose
 outcome is unknown, looks for the run id before it tries again. Iceberg's own tables lie in a Postgres schema of their
-own (`stratalog_catalog`), its metadata files in the lake under `iceberg/`.
+own (`stratalog_catalog`), its metadata files in the lake under `iceberg/`. They name files by absolute URLs; when a
+home was moved, those of the old place are read as those of the new one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from stratalog.schemas.arrow import COLUMNS, PARTITION_COLUMNS
 from stratalog.schemas.errors import Unavailable
 from stratalog.schemas.statements import statements
 
-from .iceberg_io import STORAGE_OPTIONS
+from .iceberg_io import ACTUAL_ROOT, RECORDED_ROOT, STORAGE_OPTIONS, moved
 from .lake import Lake
 from .storage import translated
 
@@ -128,10 +129,13 @@ def sqlalchemy_url(dsn: str) -> str:
 class Catalog:
     """The Iceberg catalog with the one table `stratalog.events`. Not shared between processes; close it at the end."""
 
-    def __init__(self, dsn: str, lake: Lake) -> None:
+    def __init__(self, dsn: str, lake: Lake, *, movable: bool = False) -> None:
+        """`movable`: the database lies in the home and moves with it, so nobody else has files in this table."""
         self._dsn = dsn
+        self._movable = movable
         self._lake = lake
         self._opened: SqlCatalog | None = None
+        self._recorded_root = lake.url
 
     def __enter__(self) -> Catalog:
         return self
@@ -175,7 +179,7 @@ class Catalog:
         with _translated():
             table = self._table()
             snapshot = table.current_snapshot() if table is not None else None
-            return [] if table is None or snapshot is None else _files_of(table, snapshot)
+            return [] if table is None or snapshot is None else self._files_of(table, snapshot)
 
     def has_run(self, run_id: str) -> bool:
         """Whether the run has been committed."""
@@ -192,7 +196,7 @@ class Catalog:
         with _translated():
             table = self._table()
             snapshot = None if table is None else _snapshot_of(table, run_id)
-            return [] if table is None or snapshot is None else _files_of(table, snapshot, added=True)
+            return [] if table is None or snapshot is None else self._files_of(table, snapshot, added=True)
 
     def commit(self, files: list[str], run_id: str) -> RunTotals:
         """Add `files` (absolute URLs) in one snapshot that carries `run_id`; does nothing if the run is there already.
@@ -211,7 +215,8 @@ class Catalog:
                         return done
                     # The names carry run id and digest, and the run is not there, so none of them can be; looking
                     # for duplicates would read every manifest.
-                    table.add_files(files, {RUN_ID: run_id}, check_duplicate_files=False)
+                    recorded = [moved(url, self._lake.url, self._recorded_root) for url in files]
+                    table.add_files(recorded, {RUN_ID: run_id}, check_duplicate_files=False)
             committed = _totals(self._catalog().load_table(TABLE), run_id)
         if committed is None:
             raise Unavailable(f"the commit of run {run_id} is not in the catalog", hint="run the same command again")
@@ -225,8 +230,26 @@ class Catalog:
         catalog = self._catalog()
         return catalog.load_table(TABLE) if catalog.table_exists(TABLE) else None
 
+    def _files_of(self, table: Table, snapshot: Snapshot, *, added: bool = False) -> list[RunFile]:
+        """The files of a snapshot where they lie now."""
+        return [
+            msgspec.structs.replace(file, url=moved(file.url, self._recorded_root, self._lake.url))
+            for file in _files_of(table, snapshot, added=added)
+        ]
+
+    def _find_recorded_root(self) -> str:
+        """The URL of the lake in the table's metadata: where the home was when the table was made."""
+        with psycopg.connect(self._dsn) as conn:
+            if conn.execute(statements("catalog")["exists"]).fetchone() != (True,):
+                return self._lake.url
+            names = {"namespace": TABLE[0], "table": TABLE[1]}
+            row = conn.execute(statements("catalog")["metadata_place"], names).fetchone()
+        root, found, _ = (row[0] if row else "").partition(f"/iceberg/{TABLE[1]}/")
+        return root if found else self._lake.url
+
     def _catalog(self) -> SqlCatalog:
         if self._opened is None:
+            self._recorded_root = self._find_recorded_root() if self._movable else self._lake.url
             options = msgspec.json.encode(self._lake.storage_options).decode()
             self._opened = SqlCatalog(
                 "stratalog",
@@ -235,6 +258,8 @@ class Catalog:
                     "warehouse": f"{self._lake.url}/iceberg",
                     "py-io-impl": "stratalog.cold.iceberg_io.LakeFileIO",
                     STORAGE_OPTIONS: options,
+                    RECORDED_ROOT: self._recorded_root,
+                    ACTUAL_ROOT: self._lake.url,
                     # A server may have restarted since the last call.
                     "pool_pre_ping": "true",
                 },

@@ -15,13 +15,17 @@ import fsspec
 import msgspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from pyiceberg.io import OutputStream
-from pyiceberg.io.fsspec import FsspecFileIO, FsspecOutputFile
+from pyiceberg.io import InputFile, OutputFile, OutputStream
+from pyiceberg.io.fsspec import FsspecFileIO, FsspecInputFile, FsspecOutputFile
 
 from .storage import LOCAL_SCHEMES
 
 STORAGE_OPTIONS = "stratalog.storage-options"
 """Catalog property: the lake's fsspec options, as JSON."""
+RECORDED_ROOT = "stratalog.recorded-root"
+"""Catalog property: the URL of the lake in the table's metadata, which is not rewritten when a home is moved."""
+ACTUAL_ROOT = "stratalog.actual-root"
+"""Catalog property: where the lake lies now."""
 
 
 class LakeFileIO(FsspecFileIO):
@@ -33,11 +37,27 @@ class LakeFileIO(FsspecFileIO):
             return LocalFileSystem()
         return fsspec.filesystem(scheme, skip_instance_cache=True, **options)
 
+    def new_input(self, location: str) -> FsspecInputFile:
+        return super().new_input(self._actual(location))
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        super().delete(self._actual(location if isinstance(location, str) else location.location))
+
     def new_output(self, location: str) -> FsspecOutputFile:
+        location = self._actual(location)
         output = super().new_output(location)
         if isinstance(output._fs, LocalFileSystem):
             return _DurableOutput(location, output._fs)
         return output
+
+    def _actual(self, location: str) -> str:
+        recorded, actual = self.properties.get(RECORDED_ROOT, ""), self.properties.get(ACTUAL_ROOT, "")
+        return moved(location, recorded, actual) if recorded else location
+
+
+def moved(url: str, from_root: str, to_root: str) -> str:
+    """`url` below the other root; one that is elsewhere stays as it is."""
+    return f"{to_root}{url[len(from_root) :]}" if url.startswith(f"{from_root}/") else url
 
 
 class _DurableOutput(FsspecOutputFile):

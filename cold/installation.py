@@ -105,7 +105,7 @@ class Installation:
         require("pyiceberg", "cold")
         from stratalog.cold.catalog import Catalog
 
-        return Catalog(dsn, lake)
+        return Catalog(dsn, lake, movable=self.embedded)
 
     @contextmanager
     def tiers(self) -> Iterator[Tiers]:

@@ -56,7 +56,10 @@ class Lake:
         if "://" not in place:
             return check_path(place)
         if not place.startswith(f"{self.url}/"):
-            raise Invalid(f"{place} is not in {self.url}", hint="was the home moved? See cold.url in its settings")
+            raise Invalid(
+                f"{place} is not in {self.url}",
+                hint="homes that share a Postgres share the cold tier too: set cold.url to where its files are",
+            )
         return check_path(place[len(self.url) + 1 :])
 
     def scratch(self) -> Path:
