@@ -21,7 +21,7 @@ import msgspec
 from . import events as ev
 from .blobs import Text
 from .codec import Event
-from .counts import add_count
+from .counts import add_cost, add_count
 
 ANOMALIES_MAX = 256
 """Anomalies kept with their text; beyond that they are counted."""
@@ -232,7 +232,7 @@ def _model_replied(record: TrajectoryRecord, event: Event, body: ev.ModelReplied
     spent = record.spent
     spent.input_tokens = add_count(spent.input_tokens, body.input_tokens)
     spent.output_tokens = add_count(spent.output_tokens, body.output_tokens)
-    spent.cost_usd += body.cost_usd or 0.0
+    spent.cost_usd = add_cost(spent.cost_usd, body.cost_usd)
     if body.served_model:
         record.versions.served_model, record.versions.served_version = body.served_model, body.served_version
     _refresh_status(record)

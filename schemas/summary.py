@@ -12,7 +12,7 @@ import msgspec
 
 from . import events as ev
 from .codec import Event
-from .counts import add_count
+from .counts import add_cost, add_count
 
 
 class Summary(msgspec.Struct, omit_defaults=True):
@@ -87,7 +87,7 @@ class Summary(msgspec.Struct, omit_defaults=True):
             self.turn += 1
         self.input_tokens = add_count(self.input_tokens, body.input_tokens)
         self.output_tokens = add_count(self.output_tokens, body.output_tokens)
-        self.cost_usd += body.cost_usd or 0.0
+        self.cost_usd = add_cost(self.cost_usd, body.cost_usd)
         self._refresh()
 
     def _labelled(self, body: ev.LabelsSet) -> None:

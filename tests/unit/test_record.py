@@ -225,6 +225,13 @@ def test_budgets() -> None:
     assert (record.budget, record.budget_remaining) == (granted, left)
 
 
+def test_absurd_costs_stay_finite() -> None:
+    record = state(START, ModelReplied(cost_usd=1.7e308), ModelReplied(cost_usd=1.7e308))
+    assert record.spent.cost_usd == 1e15
+    odd = [loose(ModelReplied(cost_usd=cost), 0) for cost in (float("nan"), float("inf"), -0.5)]
+    assert fold(TrajectoryRecord(), odd).spent.cost_usd == -0.5
+
+
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
