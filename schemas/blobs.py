@@ -103,6 +103,13 @@ def _preview(text: str) -> str:
     return text[:PREVIEW_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
+def foreign_json(raw: bytes) -> msgspec.Raw:
+    """JSON that somebody else wrote (a model, a tool), for a field of any JSON: the same value, spelled so that nothing
+    in it is taken for a reference of ours.
+    """
+    return msgspec.Raw(raw.replace(_MARKER + b"{", _MARKER + b" {"))
+
+
 def references(body: bytes) -> Iterator[BlobRef]:
     """The references inside a JSON `body`, in order of appearance; text that only looks like one is passed over.
 

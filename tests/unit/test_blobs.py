@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.schemas.blobs import Blob, BlobRef, offload, references, text_bytes, text_from_bytes
+from stratalog.schemas.blobs import Blob, BlobRef, foreign_json, offload, references, text_bytes, text_from_bytes
 from stratalog.schemas.codec import decode_body, encode_body
-from stratalog.schemas.events import ToolResult, Unknown
+from stratalog.schemas.events import ToolIntent, ToolResult, Unknown
 
 LIMIT = 16
 any_text = st.text(st.characters(), max_size=60) | st.sampled_from(
@@ -163,6 +163,23 @@ def test_a_typed_body_reads_a_reference() -> None:
     assert read.output.ref.size == 500
     assert read.output.ref.preview.startswith("line\nline")
     assert encode_body(read) == body
+
+
+@given(any_json, spellings)
+def test_foreign_json_holds_no_reference_and_means_the_same(value: Any, spelling: dict[str, Any]) -> None:
+    nested = written([{"$blob": {"sha256": "0", "bytes": 1}}, value, {"$blob": {}}], spelling)
+    for raw in (nested, nested.replace(b'": {', b'":{')):
+        safe = bytes(foreign_json(raw))
+        assert list(references(safe)) == []
+        assert json.loads(safe) == json.loads(raw)
+
+
+def test_a_tool_may_be_called_with_what_looks_like_a_reference() -> None:
+    hostile = msgspec.json.encode(Blob(BlobRef.of(b"x")))
+    raw = ToolIntent(tool_call_id="1", tool="t", arguments=msgspec.Raw(hostile))
+    assert len(list(references(encode_body(raw)))) == 1, "this is why foreign_json is there"
+    safe = ToolIntent(tool_call_id="1", tool="t", arguments=foreign_json(hostile))
+    assert list(references(encode_body(safe))) == []
 
 
 def test_a_given_reference_is_left_alone() -> None:
