@@ -10,7 +10,7 @@ import msgspec
 
 from stratalog.schemas.blobs import references
 from stratalog.schemas.chain import START, ChainCheck, Link
-from stratalog.schemas.errors import Corrupt, StratalogError
+from stratalog.schemas.errors import Corrupt, CursorMismatch, StratalogError
 
 from .source import LogEvent, LogSource
 
@@ -45,23 +45,47 @@ def verify_log(
     """
     chains: dict[uuid.UUID, ChainCheck | None] = {}
     after = 0
-    try:
-        while events := source.read(after, BATCH_EVENTS, BATCH_BYTES):
-            for event in events:
-                if after and event.envelope.lsn != after + 1:
-                    raise Corrupt(f"the event at LSN {after + 1} is missing")
-                after = event.envelope.lsn
-                report.events += 1
-                _check_event(event, chains, secrets, report)
-                _check_anchor(event, anchors, report)
-        if after < source.durable_lsn() and after:
-            raise Corrupt(f"the log ends at LSN {after}, {source.durable_lsn()} was durable")
-    except StratalogError as error:
-        report.problems.append(f"log {source.log_id}, after LSN {after}: {error.message}")
+    while True:
+        try:
+            after = _check_events(source, after, chains, report, secrets, anchors)
+            break
+        except CursorMismatch:
+            # The log was pruned behind us while we read: go on with what is still there, each chain from where it is.
+            _note_spans(chains, report)
+            chains.clear()
+            after = 0
+        except StratalogError as error:
+            report.problems.append(f"log {source.log_id}: {error.message}")
+            break
+    _note_spans(chains, report)
+    return report
+
+
+def _check_events(
+    source: LogSource,
+    after: int,
+    chains: dict[uuid.UUID, ChainCheck | None],
+    report: HotReport,
+    secrets: Mapping[uuid.UUID, bytes],
+    anchors: Mapping[uuid.UUID, Link],
+) -> int:
+    while events := source.read(after, BATCH_EVENTS, BATCH_BYTES):
+        for event in events:
+            if after and event.envelope.lsn != after + 1:
+                raise Corrupt(f"the event at LSN {after + 1} is missing")
+            after = event.envelope.lsn
+            report.events += 1
+            _check_event(event, chains, secrets, report)
+            _check_anchor(event, anchors, report)
+    if after < source.durable_lsn() and after:
+        raise Corrupt(f"the log ends at LSN {after}, {source.durable_lsn()} was durable")
+    return after
+
+
+def _note_spans(chains: Mapping[uuid.UUID, ChainCheck | None], report: HotReport) -> None:
     for trajectory_id, chain in chains.items():
         if chain is not None:
             report.spans[trajectory_id] = Span(chain.position.sequence_number, chain.position.hash)
-    return report
 
 
 def _check_event(

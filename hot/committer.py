@@ -12,6 +12,7 @@ committer refuses everything from then on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -102,9 +103,11 @@ class Committer:
         drain_due: Callable[[], bool],
         begin_group: Callable[[Sequence[Staged], bool], list[Put]],
         end_group: Callable[[Staged], None],
+        after_group: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`drain_due` asks for a group of all that is queued; `begin_group` is called under the lock with the group
-        and whether it is all that is staged, and may add puts; `end_group` gets the group's last entry once durable.
+        and whether it is all that is staged, and may add puts; `end_group` gets the group's last entry once durable;
+        `after_group` is called when the waiters have been released, and again after the seconds that it returns.
         """
         self.lock = threading.Lock()
         self._store = store
@@ -112,8 +115,11 @@ class Committer:
         self._drain_due = drain_due
         self._begin_group = begin_group
         self._end_group = end_group
+        self._after_group = after_group
+        self._again_s: float | None = None
         self._work = threading.Condition(self.lock)
         self._queue: deque[Staged] = deque()
+        self._group: list[Staged] = []
         self._idle = False
         self._stopping = False
         self.failure: StratalogError | None = None
@@ -134,32 +140,48 @@ class Committer:
             self._work.notify()
         self._thread.join()
 
+    def pending(self) -> list[Staged]:
+        """What is staged and may not be durable yet; the caller holds `lock`."""
+        return [*self._group, *self._queue]
+
     def _run(self) -> None:
         while True:
-            group, puts = self._next_group()
-            if not group:
-                return
             try:
+                self._rest()
+                group, puts = self._next_group()
+                if not group:
+                    return
                 for entry in group:
                     puts += entry.puts
                 self._store.commit(puts)
+                self.groups += 1
+                self._end_group(group[-1])
+                with self.lock:
+                    self._group = []
+                _release(group)
+                self._again_s = self._after_group()
             except Exception as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
-                self._fail(group, error)
+                self._fail(error)
                 return
-            self.groups += 1
-            self._end_group(group[-1])
-            _release(group)
+
+    def _rest(self) -> None:
+        """Wait for something to do; meanwhile call `after_group` when it wants to be."""
+        while True:
+            with self.lock:
+                while not self._queue and not self._stopping:
+                    self._idle = True
+                    if not self._work.wait(self._again_s):
+                        break
+                self._idle = False
+                if self._queue or self._stopping:
+                    return
+            self._again_s = self._after_group()
 
     def _next_group(self) -> tuple[list[Staged], list[Put]]:
-        with self.lock:
-            while not self._queue and not self._stopping:
-                self._idle = True
-                self._work.wait()
-            self._idle = False
         if self._settings.group_window_us:
             self._gather()
         with self.lock:
-            group = self._take(everything=self._drain_due())
+            group = self._group = self._take(everything=self._drain_due())
             return group, self._begin_group(group, not self._queue) if group else []
 
     def _gather(self) -> None:
@@ -188,19 +210,18 @@ class Committer:
             size += entry.size
         return group
 
-    def _fail(self, group: list[Staged], error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         failure = error if isinstance(error, StratalogError) else InDoubt(f"committing: {error}")
         with self.lock:
             self.failure = failure
-            group = group + list(self._queue)
+            self._group = doubtful = self.pending()
             self._queue.clear()
-        for entry in group:
+        for entry in doubtful:
             doubt = InDoubt(f"this append may or may not have become durable: {failure.message}", hint=failure.hint)
             doubt.__cause__ = failure
             waiter = entry.waiter
             if isinstance(waiter, LoopWaiter):
-                if not waiter.loop.is_closed():
-                    waiter.loop.call_soon_threadsafe(waiter.failed, doubt)
+                _call_soon(waiter.loop, waiter.failed, doubt)
             else:
                 waiter.failed(doubt)
 
@@ -214,10 +235,14 @@ def _release(group: list[Staged]) -> None:
         else:
             waiter.released(entry.result)
     for loop, entries in loops.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_release_all, entries)
+        _call_soon(loop, _release_all, entries)
 
 
 def _release_all(entries: list[Staged]) -> None:
     for entry in entries:
         entry.waiter.released(entry.result)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there any more
+        loop.call_soon_threadsafe(callback, argument)

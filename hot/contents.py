@@ -7,6 +7,7 @@ whose event never became durable, and they are removed at the next open.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Sequence
 
@@ -20,22 +21,32 @@ from .keys import Chunked
 CHUNK_BYTES = 1 << 20
 """Larger contents go in pieces of this size."""
 MARKER_PREFIX = b"x/"
+_SHA256 = re.compile("[0-9a-f]{64}")
 _OPEN, _TAKEN = b"\1", b"\0"
 
 Content = tuple[BlobRef, bytes]
-Prepared = tuple[BlobRef, bytes | Chunked]
+Placed = tuple[BlobRef, bytes | Chunked]
 """A content, or where its pieces already lie."""
 
 
 class Contents:
-    """The content of one log. `prepare` may be called from any thread."""
+    """The content of one log. `place` may be called from any thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def prepare(self, contents: Sequence[Content]) -> list[Prepared]:
-        """Commit the pieces of large contents; small ones are handed back as they are."""
-        return [(ref, self._write_chunks(content) if ref.size > CHUNK_BYTES else content) for ref, content in contents]
+    def place(self, contents: Sequence[Placed]) -> list[Placed]:
+        """Commit the pieces of large contents, which waits for the disk; small ones are handed back as they are."""
+        return [
+            (ref, self._write_chunks(content) if isinstance(content, bytes) and is_large(ref) else content)
+            for ref, content in contents
+        ]
+
+    def abandon(self, contents: Sequence[Placed]) -> None:
+        """Remove the pieces of contents whose event was refused."""
+        for _, content in contents:
+            if isinstance(content, Chunked):
+                self._forget_chunks(content.content_id)
 
     def _write_chunks(self, content: bytes) -> Chunked:
         content_id = uuid.uuid4().bytes
@@ -49,7 +60,7 @@ class Contents:
             count += 1
         return Chunked(content_id, len(content), count)
 
-    def puts(self, lsn: int, prepared: Sequence[Prepared]) -> list[Put]:
+    def puts(self, lsn: int, prepared: Sequence[Placed]) -> list[Put]:
         """What to commit with the event at `lsn` that refers to these contents."""
         puts: list[Put] = []
         for ref, content in prepared:
@@ -63,6 +74,8 @@ class Contents:
 
     def get(self, lsn: int, sha256: str) -> bytes:
         """The content that the event at `lsn` refers to; raises `NotFound`, or `Corrupt` where the digest differs."""
+        if not 0 < lsn <= keys.LSN_MAX or _SHA256.fullmatch(sha256) is None:
+            raise NotFound(f"there is no content {sha256!r} of an event at LSN {lsn}")
         key = keys.blob_key(lsn, bytes.fromhex(sha256))
         content = self._store.get("blobs", key)
         if content is None:
@@ -103,6 +116,11 @@ class Contents:
         self._store.delete_range("chunks", content_id, _after(content_id))
         marker = MARKER_PREFIX + content_id
         self._store.delete_range("meta", marker, marker + b"\0")
+
+
+def is_large(ref: BlobRef) -> bool:
+    """Whether a content is too large for the group of its event."""
+    return ref.size > CHUNK_BYTES
 
 
 def _after(content_id: bytes) -> bytes:

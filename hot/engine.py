@@ -7,34 +7,39 @@ events are removed; a crash in between leaves events that the next prune removes
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from stratalog.schemas.envelope import Envelope, decode_record
-from stratalog.schemas.errors import Corrupt, CursorMismatch, DiskBudgetExceeded, InDoubt, Invalid, NotFound
+from stratalog.schemas.envelope import Envelope
+from stratalog.schemas.errors import (
+    Corrupt,
+    CursorMismatch,
+    InDoubt,
+    Invalid,
+    NotFound,
+    StratalogError,
+)
 from stratalog.schemas.protocols import Put, Store
 from stratalog.schemas.settings import HotSettings
 
 from . import keys
+from .budget import DiskBudget
 from .committer import Committer, Staged, ThreadWaiter, Waiter
 from .contents import Contents
+from .events import Events
 from .files import FileLock
 from .keys import Head, Position
 from .marks import MarkFile
 from .recovery import Recovered, position_at, recover
-from .staging import NewEvent, PreparedEvent, Receipt, Stager, prepare
+from .replication import Replication
+from .staging import NewEvent, PreparedEvent, Receipt, Stager, place, prepare
 from .watermark import Watermark
 
-DISK_CHECK_INTERVAL_S = 0.05
-REPLICATED_INTERVAL_S = 1.0
 PRUNE_EVENTS_MIN = 1024
 """Fewer events are not worth a range of their own."""
-QUARANTINED_MAX = 100_000
 
 
 class Engine:
@@ -55,43 +60,72 @@ class Engine:
         self.folder = folder
         self.contents = Contents(store)
         self._lock_file = lock
-        self._head_mark = MarkFile(folder / "HEAD", str(log_id)) if folder else None
+        self._budget = DiskBudget(folder, settings.disk_free_min)
+        self._head = MarkFile(folder / "HEAD", str(log_id)) if folder else None
         self._replicated_mark = MarkFile(folder / "REPLICATED", str(log_id)) if folder else None
-        marks = tuple(mark for mark in (self._head_mark, self._replicated_mark) if mark is not None)
+        marks = tuple(mark for mark in (self._head, self._replicated_mark) if mark is not None)
         recovered: Recovered = recover(store, marks)
+        for mark in marks:
+            mark.forget_drafts()
         self.recovered_events = recovered.scanned
         self._heads = recovered.heads
         self._pruned = recovered.pruned
         self._durable_position = recovered.last
         self._save_asked = False
-        self._marked_at = self._checked_at = self._acknowledged_at = 0.0
-        self._disk_full: str | None = None
-        replicated = self._replicated_mark.read() if self._replicated_mark else None
-        self._replicated_position = (
-            Position(replicated.lsn, bytes.fromhex(replicated.hash)) if replicated else Position()
-        )
         self.durable = Watermark(recovered.last.lsn)
-        self.replicated = Watermark(self._replicated_position.lsn)
-        self.quarantined: set[int] = set()
-        self._durable_since: deque[tuple[int, float]] = deque()
-        if recovered.last.lsn > self._replicated_position.lsn:
-            self._durable_since.append((recovered.last.lsn, _modified(folder / "HEAD") if folder else time.time()))
+        self.replication = Replication(self._replicated_mark)
+        if recovered.last.lsn > self.replication.position.lsn:
+            at_s = _modified(folder / "HEAD") if folder else time.time()
+            self.replication.note_durable(recovered.last.lsn, at_s)
+        self._events = Events(store, self.durable, lambda: self._pruned.lsn)
         self._prune_lock = threading.Lock()
         self._closed = False
         self.contents.forget_orphans()
         if recovered.pruned.lsn:
             self._remove(recovered.pruned.lsn)
         self.stager = Stager(log_id, self._heads, self.contents, recovered.last)
+        self._open_head()
         self._committer = Committer(
-            store, settings, drain_due=self._save_due, begin_group=self._begin_group, end_group=self._end_group
+            store,
+            settings,
+            drain_due=self._save_due,
+            begin_group=self._begin_group,
+            end_group=self._end_group,
+            after_group=self._mark_head,
         )
+
+    def _open_head(self) -> None:
+        """From the first commit on, HEAD must not say any more that the log was closed in order: see `has_more`."""
+        mark = self._head.read() if self._head else None
+        position = self._durable_position
+        if self._head is not None and (mark.closed or mark.lsn < position.lsn if mark else position.lsn):
+            self._head.write(position.lsn, position.hash, durable=True)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def prepare(self, event: NewEvent, now_us: int) -> PreparedEvent:
         """Encode an event; see `staging.prepare`."""
         self._check_open()
-        return prepare(event, self.settings, self.contents, now_us)
+        return prepare(event, self.settings, now_us)
+
+    def place(self, prepared: Sequence[PreparedEvent]) -> list[PreparedEvent]:
+        """Make large content durable, which waits for the disk; then the events must be staged or abandoned."""
+        self._check_open()
+        self._budget.check()
+        placed: list[PreparedEvent] = []
+        try:
+            for event in prepared:
+                placed.append(place(event, self.contents))
+        except InDoubt:
+            raise
+        except StratalogError:
+            self._abandon(placed)
+            raise
+        return placed
+
+    def _abandon(self, prepared: Sequence[PreparedEvent]) -> None:
+        for event in prepared:
+            self.contents.abandon(event.contents)
 
     def stage(
         self,
@@ -101,17 +135,31 @@ class Engine:
         waiter: Waiter,
     ) -> None:
         """Queue events after `head()`, which is called under the lock; `waiter` is released with the receipts."""
-        self._check_disk()
-        committer = self._committer
-        with committer.lock:
-            self._check_open()
-            puts: list[Put] = []
-            receipts: list[Receipt] = []
-            size = 0
-            if prepared:
-                puts, receipts, size = self.stager.stage(head(), prepared)
-            puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in notes.items()]
-            committer.stage(Staged(puts, len(prepared), self.stager.last, size, waiter, receipts))
+        try:
+            self._budget.check()
+            with self._committer.lock:
+                self._stage(head, prepared, notes, waiter)
+        except InDoubt:
+            raise  # nothing can be written any more; the next open removes what is not needed
+        except StratalogError:
+            self._abandon(prepared)
+            raise
+
+    def _stage(
+        self,
+        head: Callable[[], Head],
+        prepared: Sequence[PreparedEvent],
+        notes: Mapping[bytes, bytes],
+        waiter: Waiter,
+    ) -> None:
+        self._check_open()
+        puts: list[Put] = []
+        receipts: list[Receipt] = []
+        size = 0
+        if prepared:
+            puts, receipts, size = self.stager.stage(head(), prepared)
+        puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in notes.items()]
+        self._committer.stage(Staged(puts, len(prepared), self.stager.last, size, waiter, receipts))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -119,18 +167,6 @@ class Engine:
         failure = self._committer.failure
         if failure is not None:
             raise InDoubt(f"an earlier commit failed: {failure.message}", hint="open the log again")
-
-    def _check_disk(self) -> None:
-        now = time.monotonic()
-        if self.folder is not None and now - self._checked_at >= DISK_CHECK_INTERVAL_S:
-            self._checked_at = now
-            disk = os.statvfs(self.folder)
-            share = disk.f_bavail / disk.f_blocks if disk.f_blocks else 1.0
-            self._disk_full = None
-            if share < self.settings.disk_free_min:
-                self._disk_full = f"only {share:.1%} of the disk of {self.folder} is free"
-        if self._disk_full is not None:
-            raise DiskBudgetExceeded(f"{self._disk_full}, less than disk_free_min ({self.settings.disk_free_min:.1%})")
 
     def _save_due(self) -> bool:
         return self._save_asked or self._heads.due(self.stager.last.lsn)
@@ -145,22 +181,26 @@ class Engine:
 
     def _end_group(self, last: Staged) -> None:
         self._durable_position = last.last
-        now = time.monotonic()
-        if self._head_mark is not None and now - self._marked_at >= self.settings.head_interval_ms / 1000:
-            self._marked_at = now
-            self._head_mark.write(last.last.lsn, last.last.hash, durable=False)
-            self._durable_since.append((last.last.lsn, time.time()))
         self.durable.advance(last.last.lsn)
+
+    def _mark_head(self) -> float | None:
+        """Bring HEAD up to date when that is due; returns the seconds until it will be, `None` where it is up to date.
+
+        If it cannot be written the log fails: without HEAD a lost write-ahead log would not be noticed.
+        """
+        position = self._durable_position
+        if self._head is None or position.lsn == self._head.written_lsn:
+            return None
+        remaining_s = self._head.due_s(self.settings.head_interval_ms / 1000)
+        if remaining_s <= 0:
+            self._head.write(position.lsn, position.hash, durable=False)
+            self.replication.note_durable(position.lsn, time.time())
+        return remaining_s if remaining_s > 0 else None
 
     @property
     def lag_s(self) -> float:
         """For how long, roughly, events have been durable here and not replicated; 0 when all is."""
-        replicated, waiting = self._replicated_position.lsn, self._durable_since
-        if replicated >= self.durable.value:
-            return 0.0
-        while waiting and waiting[0][0] <= replicated:
-            waiting.popleft()
-        return max(0.0, time.time() - waiting[0][1]) if waiting else 0.0
+        return self.replication.lag_s(self.durable.value)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -172,60 +212,48 @@ class Engine:
     @property
     def replicated_position(self) -> Position:
         """The last event that Postgres has."""
-        return self._replicated_position
+        return self.replication.position
+
+    @property
+    def replicated(self) -> Watermark:
+        """The LSN up to which Postgres has everything."""
+        return self.replication.watermark
+
+    def is_quarantined(self, lsn: int) -> bool:
+        """Whether Postgres has put an event aside instead of taking it."""
+        return self.replication.is_quarantined(lsn)
 
     @property
     def pruned_lsn(self) -> int:
         """The LSN up to which events are gone from here."""
         return self._pruned.lsn
 
+    @property
+    def pruned_position(self) -> Position:
+        """The last event that is gone from here."""
+        return self._pruned
+
     def envelope(self, lsn: int) -> Envelope | None:
         """The durable event at an LSN; `None` beyond the watermark and where it was pruned."""
-        if not self._pruned.lsn < lsn <= self.durable.value:
-            return None
-        value = self.store.get("events", keys.lsn_key(lsn))
-        if value is None:
-            if lsn <= self._pruned.lsn:
-                return None
-            raise Corrupt(f"the event at LSN {lsn} is missing")
-        return decode_record(lsn, value)
+        return self._events.get(lsn)
 
     def scan(self, from_lsn: int = 1, to_lsn: int | None = None) -> Iterator[Envelope]:
-        """Durable events in order from an LSN on; raises `Corrupt` at a hole."""
-        stop = min(self.durable.value, to_lsn if to_lsn is not None else keys.LSN_MAX)
-        expected = max(from_lsn, self._pruned.lsn + 1)
-        for key, value in self.store.scan("events", keys.lsn_key(expected), keys.lsn_key(stop + 1)):
-            lsn = keys.lsn_of(key)
-            if lsn != expected:
-                raise Corrupt(f"the event at LSN {expected} is missing, the next one is {lsn}")
-            yield decode_record(lsn, value)
-            expected += 1
-        if expected <= stop:
-            raise Corrupt(f"the event at LSN {expected} is missing, and the log should reach LSN {stop}")
+        """Durable events in order from an LSN on, without what is pruned meanwhile; raises `Corrupt` at a hole."""
+        return self._events.scan(from_lsn, to_lsn if to_lsn is not None else keys.LSN_MAX)
 
     def envelopes(self, trajectory_id: uuid.UUID, from_sequence: int = 0) -> Iterator[Envelope]:
-        """The durable events of a trajectory here, in order: the back-pointers are walked, then read forwards."""
-        head = self.head(trajectory_id)
+        """The durable events of a trajectory here, in order; raises `NotFound`."""
+        with self._committer.lock:
+            head = self._heads.get(trajectory_id)
+            durable = self.durable.value
+            staged = self._staged_events() if head is not None and head.lsn > durable else {}
         if head is None:
             raise NotFound(f"trajectory {trajectory_id} is not in this log")
-        lsns = []
-        lsn, durable = head.lsn, self.durable.value
-        while lsn > self._pruned.lsn:
-            value = self.store.get("events", keys.lsn_key(lsn))
-            if value is None:
-                if lsn > durable or lsn <= self._pruned.lsn:
-                    break
-                raise Corrupt(f"the event at LSN {lsn} is missing")
-            envelope = decode_record(lsn, value)
-            if envelope.header.sequence_number < from_sequence:
-                break
-            if lsn <= durable:
-                lsns.append(lsn)
-            lsn = envelope.previous_lsn
-        for lsn in reversed(lsns):
-            found = self.envelope(lsn)
-            if found is not None:
-                yield found
+        return self._events.of_trajectory(head.lsn, from_sequence, durable, staged)
+
+    def _staged_events(self) -> dict[bytes, bytes]:
+        pending = self._committer.pending()
+        return {put.key: put.value for entry in pending for put in entry.puts if put.space == "events"}
 
     def head(self, trajectory_id: uuid.UUID) -> Head | None:
         """The head of a trajectory, staged events included."""
@@ -240,41 +268,42 @@ class Engine:
     # --- replication and pruning -------------------------------------------------------------------------------------
 
     def check_cursor(self, cursor: Position) -> None:
-        """Raise `CursorMismatch` unless the event at the cursor is the one that was replicated from here."""
+        """Raise `CursorMismatch` unless the event at the cursor is the one that was replicated, and none after it is
+        pruned. Position 0 is where a reader begins that knows nothing.
+        """
         if cursor.lsn == 0:
             return
-        known = position_at(self.store, cursor.lsn, self._pruned) if cursor.lsn <= self.durable.value else None
-        if known is None:
-            if cursor.lsn < self._pruned.lsn:
-                return  # older than what was pruned here, which only happens behind a committed cursor
+        if 0 < cursor.lsn < self._pruned.lsn:
             raise CursorMismatch(
-                f"the log {self.log_id} ends at LSN {self.durable.value}, the cursor is at {cursor.lsn}"
+                f"the cursor of {self.log_id} is at LSN {cursor.lsn}, but events up to {self._pruned.lsn} are pruned",
+                hint="was Postgres restored from a backup older than hot.prune_lag_events covers?",
             )
-        if known.hash != cursor.hash:
-            raise CursorMismatch(f"the event at LSN {cursor.lsn} of {self.log_id} is not the one that was replicated")
+        self._check_position(cursor)
+
+    def _check_position(self, position: Position) -> None:
+        """Raise `CursorMismatch` unless the event at a position is this one; one that is pruned passes."""
+        lsn, durable = position.lsn, self.durable.value
+        if not 0 < lsn <= durable:
+            raise CursorMismatch(f"the log {self.log_id} ends at LSN {durable}, the cursor is at {lsn}")
+        known = position_at(self.store, lsn, self._pruned)
+        if known is None and lsn == self._pruned.lsn:  # pruned while we looked
+            known = self._pruned
+        if known is None and lsn > self._pruned.lsn:
+            raise Corrupt(f"the event at LSN {lsn} is missing")
+        if known is not None and known.hash != position.hash:
+            raise CursorMismatch(f"the event at LSN {lsn} of {self.log_id} is not the one that was replicated")
 
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
         """Note what Postgres has; raises `CursorMismatch` for a hash that is not the one here."""
-        self.check_cursor(Position(lsn, digest))
-        if len(self.quarantined) < QUARANTINED_MAX:
-            self.quarantined.update(quarantined)
-        if lsn > self._replicated_position.lsn:
-            self._replicated_position = Position(lsn, digest)
-            now = time.monotonic()
-            if now - self._acknowledged_at >= REPLICATED_INTERVAL_S:
-                self._acknowledged_at = now
-                self._write_replicated()
-        self.replicated.advance(lsn)
+        self._check_open()
+        if lsn:
+            self._check_position(Position(lsn, digest))
+        self.replication.acknowledge(Position(lsn, digest), quarantined)
         self._prune_if_worth_it()
-
-    def _write_replicated(self) -> None:
-        position = self._replicated_position
-        if self._replicated_mark is not None and position.lsn:
-            self._replicated_mark.write(position.lsn, position.hash, durable=True)
 
     def prune_bound(self) -> int:
         """The LSN up to which events may go: replicated, older than the lag, and not needed by a live trajectory."""
-        bound = self._replicated_position.lsn - self.settings.prune_lag_events
+        bound = self.replication.position.lsn - self.settings.prune_lag_events
         with self._committer.lock:
             pinned = self._heads.pinned_lsn()
         if pinned is not None and pinned <= bound and self.store.disk_bytes() < self.settings.hot_bytes_max:
@@ -282,7 +311,7 @@ class Engine:
         return max(bound, self._pruned.lsn)
 
     def _prune_if_worth_it(self) -> None:
-        if self._replicated_position.lsn - self._pruned.lsn < PRUNE_EVENTS_MIN:
+        if self.replication.position.lsn - self._pruned.lsn < PRUNE_EVENTS_MIN:
             return
         if self.prune_bound() - self._pruned.lsn >= PRUNE_EVENTS_MIN:
             self.prune()
@@ -290,13 +319,14 @@ class Engine:
     def prune(self) -> int:
         """Remove what is replicated and not needed; returns the LSN up to which the log is pruned."""
         with self._prune_lock:
+            self._check_open()
             bound = self.prune_bound()
             if bound <= self._pruned.lsn:
                 return self._pruned.lsn
             position = position_at(self.store, bound, self._pruned)
             if position is None:
                 raise Corrupt(f"the event at LSN {bound} is missing")
-            self._write_replicated()
+            self.replication.write()
             waiter = ThreadWaiter()
             with self._committer.lock:
                 self._check_open()
@@ -309,34 +339,36 @@ class Engine:
             return bound
 
     def _remove(self, bound: int) -> None:
-        first = next(iter(self.store.scan("events", keys.lsn_key(0))), None)
-        start = keys.lsn_of(first[0]) if first is not None else bound + 1
-        if start <= bound:
-            self.store.delete_range("events", keys.lsn_key(start), keys.lsn_key(bound + 1))
+        """Remove events up to `bound`, their contents first: what a crash leaves is found by the events."""
+        first = next(iter(self.store.scan("events", keys.lsn_key(0), keys.lsn_key(bound + 1))), None)
+        if first is not None:
+            start = keys.lsn_of(first[0])
             self.contents.forget(start, bound + 1)
+            self.store.delete_range("events", keys.lsn_key(start), keys.lsn_key(bound + 1))
 
     def close(self) -> None:
         """Commit what is staged, save the heads and the marks, release everything."""
-        if self._closed:
-            return
-        waiter = ThreadWaiter()
+        with self._prune_lock:  # a prune in progress still needs the store
+            if not self._closed:
+                self._close()
+
+    def _close(self) -> None:
         with self._committer.lock:
             self._closed = True
-            staged = self._committer.failure is None and bool(self.stager.last.lsn)
-            if staged:
+            if self._committer.failure is None and self.stager.last.lsn:
                 self._save_asked = True
-                self._committer.stage(Staged([], 0, self.stager.last, 0, waiter, None))
+                self._committer.stage(Staged([], 0, self.stager.last, 0, ThreadWaiter(), None))
         self._committer.close()
-        failed = self._committer.failure is not None
         self.durable.close()
         self.replicated.close()
         try:
-            if not failed and self._head_mark is not None and self._durable_position.lsn:
-                self._write_replicated()
-                self._head_mark.write(
-                    self._durable_position.lsn, self._durable_position.hash, durable=True, closed=True
-                )
-            self.store.close()
+            try:
+                if self._committer.failure is None and self._head is not None:
+                    self.replication.write()
+                    position = self._durable_position
+                    self._head.write(position.lsn, position.hash, durable=True, closed=True)
+            finally:
+                self.store.close()
         finally:
             if self._lock_file is not None:
                 self._lock_file.release()

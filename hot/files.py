@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 from stratalog.schemas.errors import Locked
@@ -52,25 +53,38 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o600, exclusive: b
 
 
 def write_quickly(path: Path, content: bytes) -> None:
-    """Replace a file without waiting for the disk: whole, but maybe old after a power loss."""
+    """Replace a file without waiting for the disk: after a power loss it may be old, or empty on some file systems."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
 
 
+def forget_drafts(path: Path) -> None:
+    """Remove what a killed process left of writing `path`; only while nobody writes it."""
+    for draft in path.parent.glob(f".{path.name}.*"):
+        draft.unlink(missing_ok=True)
+
+
 class FileLock:
-    """An exclusive flock; gone with the process. `note` is written into the file for people and other processes."""
+    """An exclusive flock; gone with the process, and not kept by its forked children.
+
+    `note` is written into the file for people and other processes.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
 
     def acquire(self, *, note: bytes = b"", wait: bool = False) -> None:
-        """Take the lock; raises `Locked` at once where another process has it, unless `wait`."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Take the lock; raises `Locked` at once where another process has it, unless `wait`.
+
+        Raises `FileNotFoundError` where its folder is gone, also when it goes while the lock is being taken.
+        """
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if os.fstat(descriptor).st_ino != self.path.stat().st_ino:
+                raise FileNotFoundError(f"{self.path} was replaced")  # what was locked is not what lies here now
         except BlockingIOError:
             holder = os.read(descriptor, 200).decode("ascii", "replace").strip()
             os.close(descriptor)
@@ -81,9 +95,29 @@ class FileLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, note or f"process {os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
+        _held.add(self)
 
     def release(self) -> None:
         """Give the lock up; harmless when it is not held."""
         if self._descriptor is not None:
+            # A child that is being forked just now still has the descriptor: closing ours alone would not unlock.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor without unlocking, in a child that inherited it."""
+        if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+        _held.discard(self)
+
+
+_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for lock in list(_held):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)

@@ -51,14 +51,9 @@ class Heads:
 
     def set(self, head: Head, body: EventBody) -> Head:
         """Take in the head after an event with this body; returns it with its flags."""
-        kind = kind_of(body)
-        imported = head.imported or (isinstance(body, TaskStarted) and body.source is not None)
-        ended = (head.ended and kind != "TrajectoryReopened") or kind == "TaskFinished"
-        if (imported, ended) != (head.imported, head.ended):
-            head = msgspec.structs.replace(head, imported=imported, ended=ended)
-        self._heads[head.trajectory_id] = head
-        self._dirty.add(head.trajectory_id)
-        self._pin(head, kind)
+        head = flagged(head, body)
+        self.adopt(head)
+        self._pin(head, kind_of(body))
         return head
 
     def adopt(self, head: Head) -> None:
@@ -84,7 +79,10 @@ class Heads:
         return lsn - self.saved_lsn >= SAVE_EVERY_EVENTS
 
     def save(self, position: keys.Position) -> list[Put]:
-        """What to commit so that the stored heads are current up to `position`."""
+        """What to commit so that the stored heads are current up to `position`; the save before must be committed."""
+        if len(self._heads) > CACHED_MAX:
+            # Only heads that an earlier save has stored: those of this one cannot be read before its commit.
+            self._heads = {trajectory_id: self._heads[trajectory_id] for trajectory_id in self._dirty}
         puts = [
             Put("meta", keys.HEAD_PREFIX + trajectory_id.bytes, keys.encode(self._heads[trajectory_id]))
             for trajectory_id in self._dirty
@@ -97,8 +95,6 @@ class Heads:
         self.saved_lsn = position.lsn
         self._dirty.clear()
         self._live_changed.clear()
-        if len(self._heads) > CACHED_MAX:
-            self._heads.clear()
         return puts
 
     def all(self) -> Iterator[Head]:
@@ -109,3 +105,13 @@ class Heads:
             head = keys.decode_head(value)
             if head.trajectory_id not in in_memory:
                 yield head
+
+
+def flagged(head: Head, body: EventBody) -> Head:
+    """The head after an event with this body, as to whether the trajectory is an import and whether it has ended."""
+    kind = kind_of(body)
+    imported = head.imported or (isinstance(body, TaskStarted) and body.source is not None)
+    ended = (head.ended and kind != "TrajectoryReopened") or kind == "TaskFinished"
+    if (imported, ended) == (head.imported, head.ended):
+        return head
+    return msgspec.structs.replace(head, imported=imported, ended=ended)

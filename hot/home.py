@@ -56,7 +56,9 @@ class LogFile(msgspec.Struct, frozen=True):
     role: str = "worker"
     created_at: int = 0
     previous_log_id: str = ""
-    """The log that this one replaces after an accepted loss."""
+    """The id under which Postgres knows what this log holds, before it got its new id."""
+    salvaged_from: str = ""
+    """The damaged log whose readable beginning this is."""
 
 
 class Home:
@@ -97,13 +99,11 @@ class Home:
     @property
     def run(self) -> Path:
         """Where locks, sockets and status files lie."""
-        return self.path / "run"
+        return self.folder("run")
 
     def folder(self, name: str) -> Path:
         """A subfolder, made if needed, private to the owner."""
-        path = self.path / name
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path
+        return make_folder(self.path / name)
 
     def logs(self) -> list[tuple[Path, LogFile]]:
         """The hot logs of this home, oldest first."""
@@ -141,7 +141,9 @@ class Home:
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
             return path
         short = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
-        folder = Path(tempfile.gettempdir()) / f"stratalog-{os.getuid()}-{short}"
+        # Not TMPDIR, which may differ between the owner and the sidecar.
+        temporary = Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())
+        folder = temporary / f"stratalog-{os.getuid()}-{short}"
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
         if status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -208,9 +210,11 @@ def load_settings(
     origins: dict[str, str] = {}
     if toml.exists():
         try:
-            _merge(values, origins, tomllib.loads(toml.read_text()), str(toml))
+            _merge(values, origins, tomllib.loads(toml.read_text(encoding="utf-8")), str(toml))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Invalid(f"{toml} is not TOML: {error}", hint="correct the line it names") from error
+        except OSError as error:
+            raise Invalid(f"{toml} cannot be read: {error}", hint="check its owner and its mode") from error
     for dotted, text in _from_environment(environment):
         _merge(values, origins, _nested(dotted, text), "environment")
     for dotted, value in flags.items():
@@ -221,7 +225,15 @@ def load_settings(
     except msgspec.ValidationError as error:
         raise Invalid(f"settings: {error}", hint="see the names and defaults with: stratalog config show") from error
     ids.check_tenant(settings.tenant)
+    _check_not_negative(settings)
     return settings, origins
+
+
+def _check_not_negative(settings: Settings) -> None:
+    for section in SECTIONS:
+        for name, value in msgspec.structs.asdict(getattr(settings, section)).items():
+            if isinstance(value, (int, float)) and not 0 <= value < 1 << 63:
+                raise Invalid(f"settings: {section}.{name} must not be {value}", hint="use a number from 0 on")
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -244,7 +256,9 @@ def _merge(
     for name, value in values.items():
         dotted = f"{prefix}{name}"
         if isinstance(value, Mapping) and dotted in SECTIONS:
-            _merge(into.setdefault(name, {}), origins, value, origin, f"{dotted}.")
+            section = into.get(name)
+            into[name] = section if isinstance(section, dict) else {}
+            _merge(into[name], origins, value, origin, f"{dotted}.")
         else:
             into[name] = value
             origins[dotted] = origin

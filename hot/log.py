@@ -94,6 +94,8 @@ class HotLog:
         return cls(lambda: (engine, None), clock)
 
     def __enter__(self) -> Self:
+        if self._engine is not None:
+            raise Invalid("this log is already open", hint="open another one, or close it first")
         self._engine, self._server = self._connect()
         self._pid = os.getpid()
         return self
@@ -104,7 +106,17 @@ class HotLog:
         self.close()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.__enter__)
+        opening = asyncio.ensure_future(asyncio.to_thread(self.__enter__))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped: a log that nobody will use must not stay open.
+            opening.add_done_callback(self._close_unused)
+            raise
+
+    def _close_unused(self, opening: asyncio.Future[Self]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -112,8 +124,10 @@ class HotLog:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Commit what is staged, stop serving, release the log. Harmless when already closed."""
+        """Commit what is staged, stop serving, release the log. Harmless when already closed, and in a forked child."""
         server, engine = self._server, self._engine
+        if self._pid != os.getpid():
+            return  # the parent's: its threads are not here, and its files are in use
         self._server = self._engine = None
         if server is not None:
             server.close()
@@ -264,8 +278,11 @@ class HotLog:
     ) -> list[Receipt]:
         if not prepared and not notes:
             return []
+        engine = self.engine
+        if any(event.is_large for event in prepared):
+            prepared = await asyncio.to_thread(engine.place, prepared)  # the event loop never waits for the disk
         waiter = LoopWaiter(asyncio.get_running_loop())
-        self.engine.stage(head, prepared, notes, waiter)
+        engine.stage(head, prepared, notes, waiter)
         result: list[Receipt] = await asyncio.shield(waiter.future)
         return result
 
@@ -274,13 +291,16 @@ class HotLog:
     ) -> list[Receipt]:
         if not prepared and not notes:
             return []
+        engine = self.engine
+        if any(event.is_large for event in prepared):
+            prepared = engine.place(prepared)
         waiter = ThreadWaiter()
-        self.engine.stage(head, prepared, notes, waiter)
+        engine.stage(head, prepared, notes, waiter)
         result: list[Receipt] = waiter.wait()
         return result
 
     def _check_replicated(self, receipt: Receipt, reached: bool, timeout_s: float) -> None:
-        if receipt.lsn in self.engine.quarantined:
+        if self.engine.is_quarantined(receipt.lsn):
             raise Fenced(f"event {receipt.sequence_number} of {receipt.trajectory_id} was quarantined in Postgres")
         if not reached:
             raise Unavailable(

@@ -9,22 +9,39 @@ before a power loss that also loses the whole write-ahead log are the window tha
 from __future__ import annotations
 
 import contextlib
+import re
+import time
 from pathlib import Path
 
+import google_crc32c
 import msgspec
 
 from stratalog.schemas.errors import OpenRefused
 
-from .files import write_durably, write_quickly
+from .files import forget_drafts, write_durably, write_quickly
+
+_HASH = re.compile(r"(?:[0-9a-f]{64})?")
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A position as it lies in a file; `hash` is hex. `closed` says that the log was closed in order."""
 
     log_id: str
     lsn: int
     hash: str
     closed: bool = False
+    check: int = 0
+    """CRC-32C of the other fields."""
+
+    def checksum(self) -> int:
+        """What `check` must be."""
+        content = f"{self.log_id} {self.lsn} {self.hash} {self.closed}"
+        checksum: int = google_crc32c.value(content.encode())
+        return checksum
+
+    def is_whole(self) -> bool:
+        """Whether this is what was written."""
+        return self.lsn >= 0 and _HASH.fullmatch(self.hash) is not None and self.check == self.checksum()
 
 
 class MarkFile:
@@ -33,32 +50,53 @@ class MarkFile:
     def __init__(self, path: Path, log_id: str) -> None:
         self.path = path
         self._log_id = log_id
+        self._written_at = 0.0
+        self.written_lsn = 0
 
     def read(self) -> Mark | None:
-        """The mark, `None` where there is none; raises `OpenRefused` for a damaged file or one of another log."""
+        """The mark, `None` where there is none; raises `OpenRefused` for a damaged file or one of another log.
+
+        An empty file is none: what was written without a sync may have lost its content with the power.
+        """
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
+        if not content:
+            return None
         try:
             mark = msgspec.json.decode(content, type=Mark)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise OpenRefused(f"{self.path} is damaged: {error}") from error
+        if not mark.is_whole():
+            raise OpenRefused(f"{self.path} is damaged: it does not match its checksum")
         if mark.log_id != self._log_id:
             raise OpenRefused(f"{self.path} belongs to the log {mark.log_id}")
         return mark
 
     def write(self, lsn: int, digest: bytes, *, durable: bool, closed: bool = False) -> None:
         """Replace the mark."""
-        content = msgspec.json.encode(Mark(self._log_id, lsn, digest.hex(), closed))
+        self.written_lsn, self._written_at = lsn, time.monotonic()
+        mark = Mark(self._log_id, lsn, digest.hex(), closed)
+        content = msgspec.json.encode(msgspec.structs.replace(mark, check=mark.checksum()))
         if durable:
             write_durably(self.path, content)
         else:
             write_quickly(self.path, content)
 
+    def due_s(self, interval_s: float) -> float:
+        """Seconds until it is `interval_s` since the last write; 0 or less when that is over."""
+        return self._written_at + interval_s - time.monotonic() if self._written_at else 0.0
+
+    def forget_drafts(self) -> None:
+        """Remove what a killed owner left of writing this file."""
+        forget_drafts(self.path)
+
 
 def peek(path: Path) -> Mark | None:
     """The mark of a log that another process may own; `None` where there is none yet or it is being replaced."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(path.read_bytes(), type=Mark)
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        mark = msgspec.json.decode(path.read_bytes(), type=Mark)
+        if mark.is_whole():
+            return mark
     return None

@@ -7,6 +7,7 @@ does not fit, an end before HEAD or REPLICATED.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from stratalog.schemas.errors import Corrupt, OpenRefused
 from stratalog.schemas.protocols import Store
 
 from . import keys
+from .files import write_durably
 from .heads import Heads
 from .keys import Head, Position
 from .marks import MarkFile
@@ -34,11 +36,36 @@ class Recovered(msgspec.Struct):
 
 
 def check_wal(database: Path) -> None:
-    """Raise `OpenRefused` where a write-ahead log is damaged before its end."""
+    """Raise `OpenRefused` where a write-ahead log is damaged before its end; cut off a torn tail.
+
+    RocksDB refuses a last record whose bytes are wrong, and may read a garbled one for ever. Nothing valid follows
+    there, so it is moved into a file of its own before RocksDB sees it.
+    """
     for path in sorted(database.glob("*.log")):
         report = scan_wal(path)
+        if report.bad_at is None:
+            continue
         if report.verdict == "damaged":
             raise OpenRefused(f"{path} is damaged at byte {report.bad_at}, and valid records follow")
+        _cut(path, report.bad_at)
+
+
+def check_database(database: Path) -> None:
+    """Raise `OpenRefused` where RocksDB would take the remains of a database for a new one, and remove them."""
+    if (database / "CURRENT").exists():
+        return
+    remains = [path for path in database.glob("*") if path.suffix in (".log", ".sst", ".blob")]
+    if remains:
+        raise OpenRefused(f"{database / 'CURRENT'} is missing, but there is {remains[0].name}")
+
+
+def _cut(path: Path, size: int) -> None:
+    """Shorten a write-ahead log; what is cut off is kept beside the database."""
+    with path.open("r+b") as file:
+        file.seek(size)
+        write_durably(path.parent.parent / f"TORN-{path.stem}-{size}", file.read())
+        file.truncate(size)
+        os.fsync(file.fileno())
 
 
 def recover(store: Store, marks: tuple[MarkFile, ...]) -> Recovered:
@@ -95,6 +122,7 @@ def follow(heads: Heads, envelope: Envelope) -> Head:
     """Take an event from the log into the heads, checking that it continues its trajectory."""
     header = envelope.header
     head = heads.get(header.trajectory_id)
+    imported = ended = False
     if envelope.previous_lsn == 0:
         if envelope.secret is None:
             raise Corrupt(f"the segment that starts at LSN {envelope.lsn} has no secret")
@@ -105,6 +133,7 @@ def follow(heads: Heads, envelope: Envelope) -> Head:
             raise Corrupt(f"the event at LSN {envelope.lsn} follows LSN {envelope.previous_lsn}, which is not its head")
         after = Link(head.sequence_number, head.hash)
         secret, first_lsn, first_sequence = head.secret, head.first_lsn, head.first_sequence
+        imported, ended = head.imported, head.ended
     check_link(after, envelope)
     return heads.set(
         Head(
@@ -117,8 +146,8 @@ def follow(heads: Heads, envelope: Envelope) -> Head:
             secret,
             first_lsn,
             first_sequence,
-            head.imported if head else False,
-            head.ended if head else False,
+            imported,
+            ended,
         ),
         decode_body(header.kind, envelope.body),
     )

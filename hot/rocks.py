@@ -1,19 +1,24 @@
 """The `Store` on RocksDB: one unsynced write batch, then one fdatasync of its write-ahead log per commit.
 
 `write(sync=True)` would hold the interpreter lock through the sync, so the sync is a `flush_wal(True)` of its own,
-which releases it. Log records are recovered with `tolerate_corrupted_tail_records`: a torn last record is normal after
-a power loss, damage before it refuses to open (the default mode would drop what follows it, silently).
+which releases it. Log records are recovered with `tolerate_corrupted_tail_records`: an incomplete last record is normal
+after a power loss, damage before it refuses to open (the default mode would drop what follows it, silently).
+
+Commits follow each other: after a failed sync a later one can succeed although the pages of the first are gone, so
+nobody may be told "durable" by a sync that began before the failure was known.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
 
-from stratalog.schemas.errors import Corrupt, InDoubt
+from stratalog.schemas.errors import InDoubt, Invalid
 from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
 
@@ -21,99 +26,154 @@ from .faults import translate
 
 SPACES = ("events", "blobs", "chunks", "meta")
 BLOB_SPACES = ("blobs", "chunks")
+SCAN_PAIRS_MAX = 256
+SCAN_BYTES_MAX = 2 << 20
+"""A scan reads this much at a time and holds nothing in between: a live iterator would keep the database's lock."""
 _BLOB_BYTES_MIN = 4096
+
+Pair = tuple[bytes, bytes]
 
 
 class RocksStore:
     """One RocksDB database with a column family per key space; see `Store` for the contract."""
 
-    def __init__(self, path: Path, settings: HotSettings, *, salvage: bool = False) -> None:
-        """Open or create. `salvage` recovers up to the first damage instead of refusing."""
+    def __init__(self, path: Path, settings: HotSettings, *, mode: DBRecoveryMode | None = None) -> None:
+        """Open or create. `mode` is another recovery mode, to salvage what a damaged database still has."""
         self.path = path
         self._failed: str | None = None
-        mode = DBRecoveryMode.point_in_time() if salvage else DBRecoveryMode.tolerate_corrupted_tail_records()
-        options = _options(settings)
-        options.set_wal_recovery_mode(mode)
-        families = {space: _options(settings, blob_files=space in BLOB_SPACES) for space in SPACES}
+        self._commit_lock = threading.Lock()
+        self._users = 0
+        self._closed = False
+        self._free = threading.Condition(threading.Lock())
         try:
+            options = _options(settings)
+            options.set_wal_recovery_mode(mode or DBRecoveryMode.tolerate_corrupted_tail_records())
+            families = {space: _options(settings, blob_files=space in BLOB_SPACES) for space in SPACES}
             self._db = Rdict(str(path), options, column_families=families)
             self._families = {space: self._db.get_column_family(space) for space in SPACES}
             self._handles = {space: self._db.get_column_family_handle(space) for space in SPACES}
         except Exception as error:
             raise translate(error, f"opening {path}") from error
 
+    def _enter(self, doing: str) -> None:
+        with self._free:
+            if self._closed:
+                raise Invalid(f"{doing}: the store is closed")
+            self._users += 1
+
+    def _leave(self) -> None:
+        with self._free:
+            self._users -= 1
+            if self._closed and not self._users:
+                self._free.notify_all()
+
+    @contextlib.contextmanager
+    def _using(self, doing: str) -> Iterator[None]:
+        """Keep the database open while it is used, and translate its errors."""
+        self._enter(doing)
+        try:
+            yield
+        except Exception as error:
+            raise translate(error, doing) from error
+        finally:
+            self._leave()
+
     def commit(self, puts: Sequence[Put]) -> None:
         """Write all `puts` atomically and durably."""
+        with self._commit_lock, self._using("committing"):
+            self._check_writable()
+            handles = self._handles
+            batch = WriteBatch(raw_mode=True)
+            for put in puts:
+                batch.put(put.key, put.value, handles[put.space])
+            try:
+                self._db.write(batch)
+                self._db.flush_wal(True)
+            except Exception as error:
+                self._failed = str(error)
+                raise
+
+    def _check_writable(self) -> None:
         if self._failed is not None:
             raise InDoubt(f"an earlier commit failed: {self._failed}")
-        handles = self._handles
-        batch = WriteBatch(raw_mode=True)
-        for put in puts:
-            batch.put(put.key, put.value, handles[put.space])
-        try:
-            self._db.write(batch)
-            self._db.flush_wal(True)
-        except Exception as error:
-            self._failed = str(error)
-            raise translate(error, "committing") from error
 
     def get(self, space: str, key: bytes) -> bytes | None:
         """The value of `key`, or `None`."""
+        self._enter("reading")  # not by `with`: this is called for every event that is read
         try:
             value: bytes | None = self._families[space].get(key)
         except Exception as error:
             raise translate(error, f"reading {space}") from error
+        finally:
+            self._leave()
         return value
 
-    def scan(self, space: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, space: str, start: bytes, stop: bytes | None = None) -> Iterator[Pair]:
         """Pairs with `start <= key < stop`, in order; to the end, or raises."""
-        options = ReadOptions()
-        if stop is not None:
-            options.set_iterate_upper_bound(stop)
-        iterator = self._families[space].iter(options)
-        try:
+        while True:
+            pairs, more = self._part(space, start, stop)
+            yield from pairs
+            if not more:
+                return
+            start = pairs[-1][0] + b"\0"
+
+    def _part(self, space: str, start: bytes, stop: bytes | None) -> tuple[list[Pair], bool]:
+        """The next pairs, and whether there may be more."""
+        pairs: list[Pair] = []
+        size = 0
+        with self._using(f"scanning {space}"):
+            options = ReadOptions()
+            if stop is not None:
+                options.set_iterate_upper_bound(stop)
+            iterator = self._families[space].iter(options)
             iterator.seek(start)
             while iterator.valid():
                 key, value = iterator.key(), iterator.value()
                 if stop is not None and key >= stop:
                     break
-                yield key, value
+                pairs.append((key, value))
+                size += len(value)
+                if len(pairs) >= SCAN_PAIRS_MAX or size >= SCAN_BYTES_MAX:
+                    return pairs, True
                 iterator.next()
             iterator.status()
-        except Exception as error:
-            raise translate(error, f"scanning {space}") from error
-        finally:
-            del iterator
+        return pairs, False
 
-    def last(self, space: str) -> tuple[bytes, bytes] | None:
+    def last(self, space: str) -> Pair | None:
         """The pair with the greatest key, or `None`."""
-        iterator = self._families[space].iter()
-        try:
+        with self._using(f"reading the end of {space}"):
+            iterator = self._families[space].iter()
             iterator.seek_to_last()
             pair = (iterator.key(), iterator.value()) if iterator.valid() else None
             iterator.status()
-        except Exception as error:
-            raise translate(error, f"reading the end of {space}") from error
-        finally:
-            del iterator
         return pair
 
     def delete_range(self, space: str, start: bytes, stop: bytes) -> None:
         """Forget `start <= key < stop`; in the log with the next commit."""
-        if self._failed is not None:
-            raise InDoubt(f"an earlier commit failed: {self._failed}")
-        try:
-            self._families[space].delete_range(start, stop)
-        except Exception as error:
-            self._failed = str(error)
-            raise translate(error, f"pruning {space}") from error
+        with self._commit_lock, self._using(f"pruning {space}"):
+            self._check_writable()
+            try:
+                self._families[space].delete_range(start, stop)
+            except Exception as error:
+                self._failed = str(error)
+                raise
 
     def disk_bytes(self) -> int:
         """Bytes of all files of the database."""
-        return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+        size = 0
+        for file in self.path.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # compaction removes files at any time
+                size += file.stat().st_size
+        return size
 
     def close(self) -> None:
-        """Release the database. Column families and handles keep its lock, so they go first."""
+        """Wait for calls in progress, then release the database. Column families keep its lock, so they go first."""
+        with self._free:
+            if self._closed:
+                return
+            self._closed = True
+            while self._users:
+                self._free.wait()
         self._families.clear()
         self._handles.clear()
         try:
@@ -137,6 +197,3 @@ def _options(settings: HotSettings, *, blob_files: bool = False) -> Any:
         options.set_min_blob_size(_BLOB_BYTES_MIN)
         options.set_enable_blob_gc(True)
     return options
-
-
-__all__ = ["SPACES", "Corrupt", "RocksStore"]

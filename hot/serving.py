@@ -11,7 +11,9 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import uuid
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import msgspec
 
 from stratalog.schemas.blobs import references
 from stratalog.schemas.envelope import Envelope, encode_record
-from stratalog.schemas.errors import Invalid, StratalogError
+from stratalog.schemas.errors import Corrupt, CursorMismatch, Invalid, NotFound, StratalogError
 
 from . import frames
 from .engine import Engine
@@ -28,7 +30,11 @@ from .keys import Position
 
 WAIT_S_MAX = 10.0
 BACKLOG = 16
+ACCEPT_PAUSE_S = 0.1
 LAG_EVENTS_MAX = 2_000
+
+
+PackedEvent = tuple[int, bytes, list[tuple[bytes, bytes]]]
 
 
 class TailServer:
@@ -46,25 +52,37 @@ class TailServer:
         self._listener.bind(os.fspath(path))
         path.chmod(0o600)
         self._listener.listen(BACKLOG)
+        _servers.add(self)
         threading.Thread(target=self._accept, name="stratalog-serve", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening and cut the connections."""
-        self._closing = True
+        with self._mutex:
+            self._closing = True
+            connections = list(self._connections)
         self._path.unlink(missing_ok=True)
         _shut(self._listener)
-        with self._mutex:
-            connections = list(self._connections)
         for connection in connections:
             _shut(connection)
 
+    def forget(self) -> None:
+        """In a forked child: close the inherited sockets, so that they end with their owner."""
+        for connection in (self._listener, *list(self._connections)):
+            connection.close()
+
     def _accept(self) -> None:
-        while not self._closing:
+        while True:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # closed
+                if self._closing:
+                    return
+                time.sleep(ACCEPT_PAUSE_S)  # out of descriptors, for example
+                continue
             with self._mutex:
+                if self._closing:
+                    connection.close()
+                    return
                 self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="stratalog-tail", daemon=True).start()
 
@@ -72,7 +90,7 @@ class TailServer:
         try:
             while (request := frames.receive_request(connection)) is not None:
                 frames.send(connection, self._answer(request))
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, StratalogError, msgspec.MsgspecError):
             return  # the peer has gone, or does not speak our language
         finally:
             with self._mutex:
@@ -87,8 +105,19 @@ class TailServer:
             return Reply(handler(self._engine, request.arguments))
         except StratalogError as error:
             return Reply(None, error.code, error.message)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             return Reply(None, Invalid.code, f"{request.operation}: {error}")
+
+
+_servers: weakref.WeakSet[TailServer] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for server in list(_servers):
+        server.forget()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
 
 
 def _shut(connection: socket.socket) -> None:
@@ -97,32 +126,46 @@ def _shut(connection: socket.socket) -> None:
     connection.close()
 
 
-def pack_event(engine: Engine, envelope: Envelope) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+def pack_event(engine: Engine, envelope: Envelope) -> PackedEvent:
     """An event for the wire: LSN, stored record, and (reference as JSON, content) of all it refers to."""
-    contents = [
-        (msgspec.json.encode(ref), engine.contents.get(envelope.lsn, ref.sha256)) for ref in references(envelope.body)
-    ]
-    record = encode_record(
+    refs = {ref.sha256: ref for ref in references(envelope.body)}
+    contents = [(msgspec.json.encode(ref), engine.contents.get(envelope.lsn, sha256)) for sha256, ref in refs.items()]
+    return envelope.lsn, _record(envelope), contents
+
+
+def _record(envelope: Envelope) -> bytes:
+    return encode_record(
         envelope.previous_lsn,
         envelope.header.encode(),
         envelope.body,
         secret=envelope.secret,
         erased=envelope.erased,
     )
-    return envelope.lsn, record, contents
 
 
-def read_batch(
-    engine: Engine, after_lsn: int, events_max: int, bytes_max: int
-) -> list[tuple[int, bytes, list[tuple[bytes, bytes]]]]:
-    """Durable events after an LSN, at least one if there is one, within the limits."""
-    batch: list[tuple[int, bytes, list[tuple[bytes, bytes]]]] = []
+def read_batch(engine: Engine, after_lsn: int, events_max: int, bytes_max: int) -> list[PackedEvent]:
+    """Durable events after an LSN without a hole, at least one if there is one, within the limits.
+
+    After LSN 0 they begin with the first that is not pruned; raises `CursorMismatch` where later ones are pruned.
+    """
+    start = after_lsn or engine.pruned_lsn
+    batch: list[PackedEvent] = []
     size = 0
-    for envelope in engine.scan(after_lsn + 1, after_lsn + events_max):
+    for envelope in engine.scan(start + 1, start + events_max):
         size += len(envelope.body) + sum(ref.size for ref in references(envelope.body))
-        if batch and size > bytes_max:
+        if envelope.lsn != start + 1 or (batch and size > bytes_max):
             break
-        batch.append(pack_event(engine, envelope))
+        try:
+            batch.append(pack_event(engine, envelope))
+        except NotFound as error:
+            if envelope.lsn > engine.pruned_lsn:
+                raise Corrupt(error.message) from error
+            break
+        start = envelope.lsn
+    if start < engine.pruned_lsn and not batch:  # pruned, before or while we looked
+        if after_lsn:
+            raise CursorMismatch(f"events after LSN {after_lsn} of {engine.log_id} are pruned")
+        return read_batch(engine, 0, events_max, bytes_max)
     return batch
 
 
@@ -130,7 +173,8 @@ def _hello(engine: Engine, arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments["log_id"] != str(engine.log_id):
         raise Invalid(f"this is the log {engine.log_id}")
     engine.check_cursor(Position(arguments["lsn"], arguments["hash"]))
-    return {"durable": engine.durable.value}
+    start = engine.pruned_position
+    return {"durable": engine.durable.value, "start": (start.lsn, start.hash)}
 
 
 def _read(engine: Engine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +220,7 @@ def _envelopes(engine: Engine, arguments: dict[str, Any]) -> list[Any]:
     events_max = arguments["events_max"]
     found = []
     for envelope in engine.envelopes(uuid.UUID(arguments["trajectory_id"]), arguments["from_sequence"]):
-        found.append(pack_event(engine, envelope)[:2])
+        found.append((envelope.lsn, _record(envelope)))
         if len(found) >= events_max:
             break
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from stratalog.schemas.errors import InDoubt
+from stratalog.schemas.errors import InDoubt, Invalid
 from stratalog.schemas.protocols import Put
 
 Operation = Put | tuple[str, bytes, bytes]
@@ -36,9 +37,11 @@ class SimStore:
         self._disk = disk
         self._values: dict[str, dict[bytes, bytes]] = {}
         self._keys: dict[str, list[bytes]] = {}
-        self._failed = False
+        self._failed = self._closed = False
+        self._mutex = threading.Lock()
         for batch in disk.batches:
             self._apply(batch)
+        disk.synced = len(disk.batches)  # RocksDB, too, makes durable what it recovers
 
     def _apply(self, batch: Sequence[Operation]) -> None:
         for operation in batch:
@@ -58,52 +61,63 @@ class SimStore:
     def _space(self, space: str) -> tuple[dict[bytes, bytes], list[bytes]]:
         return self._values.setdefault(space, {}), self._keys.setdefault(space, [])
 
-    def _write(self, batch: tuple[Operation, ...]) -> None:
-        if self._failed:
-            raise InDoubt("an earlier commit failed")
-        try:
-            self._disk.fault("write")
-            self._disk.batches.append(batch)
-        except OSError as error:
-            self._failed = True
-            raise InDoubt(f"committing: {error}") from error
-        self._apply(batch)
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Invalid("the store is closed")
+
+    def _write(self, batch: tuple[Operation, ...], *, sync: bool) -> None:
+        with self._mutex:
+            self._check_open()
+            if self._failed:
+                raise InDoubt("an earlier commit failed")
+            try:
+                self._disk.fault("write")
+                self._disk.batches.append(batch)
+                self._apply(batch)
+                if sync:
+                    self._disk.fault("sync")
+                    self._disk.synced = len(self._disk.batches)
+            except OSError as error:
+                self._failed = True
+                raise InDoubt(f"committing: {error}") from error
 
     def commit(self, puts: Sequence[Put]) -> None:
         """Write all `puts` atomically and durably."""
-        self._write(tuple(puts))
-        try:
-            self._disk.fault("sync")
-        except OSError as error:
-            self._failed = True
-            raise InDoubt(f"committing: {error}") from error
-        self._disk.synced = len(self._disk.batches)
+        self._write(tuple(puts), sync=True)
 
     def get(self, space: str, key: bytes) -> bytes | None:
         """The value of `key`, or `None`."""
+        self._check_open()
         return self._space(space)[0].get(key)
 
     def scan(self, space: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with `start <= key < stop`, in order, as they were at the start of the scan."""
-        values, keys = self._space(space)
-        last = len(keys) if stop is None else bisect.bisect_left(keys, stop)
-        for key in keys[bisect.bisect_left(keys, start) : last]:
-            if key in values:
-                yield key, values[key]
+        """Pairs with `start <= key < stop`, in order; what is removed meanwhile is left out."""
+        self._check_open()
+        with self._mutex:
+            values, keys = self._space(space)
+            last = len(keys) if stop is None else bisect.bisect_left(keys, stop)
+            found = keys[bisect.bisect_left(keys, start) : last]
+        for key in found:
+            self._check_open()
+            value = values.get(key)
+            if value is not None:
+                yield key, value
 
     def last(self, space: str) -> tuple[bytes, bytes] | None:
         """The pair with the greatest key, or `None`."""
-        values, keys = self._space(space)
-        return (keys[-1], values[keys[-1]]) if keys else None
+        self._check_open()
+        with self._mutex:
+            values, keys = self._space(space)
+            return (keys[-1], values[keys[-1]]) if keys else None
 
     def delete_range(self, space: str, start: bytes, stop: bytes) -> None:
         """Forget `start <= key < stop`; durable with the next commit."""
-        self._write(((space, start, stop),))
+        self._write(((space, start, stop),), sync=False)
 
     def disk_bytes(self) -> int:
         """Bytes of all keys and values."""
         return sum(len(key) + len(value) for values in self._values.values() for key, value in values.items())
 
     def close(self) -> None:
-        """Release the store."""
-        self._failed = True
+        """Release the store; further calls raise."""
+        self._closed = True

@@ -62,11 +62,12 @@ class LogSource(Protocol):
         """The LSN up to which events can be read."""
 
     def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
-        """Events after an LSN, without a hole; at least one if there is one. Raises `Locked` to ask for a break:
-        close the source and open it again later."""
+        """Events after an LSN, without a hole; at least one if there is one. After 0 they begin with the first that is
+        still there, else `CursorMismatch` says that later ones are pruned. Raises `Locked` to ask for a break: close
+        the source and open it again later."""
 
     def wait(self, after_lsn: int, timeout_s: float) -> bool:
-        """Until something after an LSN is durable; whether it is."""
+        """Until something after an LSN is durable; whether it is. Raises `Locked` like `read`."""
 
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
         """Say what Postgres has committed and compared."""
@@ -172,7 +173,8 @@ class SocketSource:
         try:
             frames.send(self._connection, Request(operation, arguments))
             reply = frames.receive_reply(self._connection)
-        except OSError as error:
+        except (OSError, msgspec.MsgspecError) as error:
+            self.close()  # a late answer must not be taken for that of the next question
             raise Unavailable(f"the owner of the log {self.log_id} does not answer: {error}", hint="") from error
         if reply.error:
             raise _ERRORS.get(reply.error, Unavailable)(reply.message)
@@ -259,18 +261,22 @@ class LocalSource:
         """See `LogSource`."""
         return self._engine.pruned_position
 
+    def _yield(self) -> None:
+        if wanted(self._folder):
+            raise Locked(f"another process wants the log {self.log_id}")
+
     def durable_lsn(self) -> int:
         """See `LogSource`."""
         return self._engine.durable.value
 
     def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
         """See `LogSource`."""
-        if wanted(self._folder):
-            raise Locked(f"another process wants the log {self.log_id}")
+        self._yield()
         return unpack_events(serving.read_batch(self._engine, after_lsn, events_max, bytes_max))
 
     def wait(self, after_lsn: int, timeout_s: float) -> bool:
         """Nobody appends to an ownerless log, so this never waits."""
+        self._yield()
         return self._engine.durable.value > after_lsn
 
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:

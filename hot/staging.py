@@ -1,33 +1,39 @@
 """From an event as a caller gives it to the puts that make it durable: encode, offload, chain.
 
-`prepare` needs no lock and does the work that grows with the size; `Stager.stage` runs under the log's lock, gives out
-LSNs and extends the chains.
+`prepare` needs no lock and no disk and does the work that grows with the size; `place` waits for the disk where content
+is large; `Stager.stage` runs under the log's lock, gives out LSNs and extends the chains, for all its events or none.
 """
 
 from __future__ import annotations
 
+import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from stratalog.schemas import blobs as blobs_
+from stratalog.schemas import ids
 from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.chain import START, Link, next_header
-from stratalog.schemas.codec import encode_body, kind_of
-from stratalog.schemas.envelope import check_kind, encode_record
+from stratalog.schemas.codec import decode_body, encode_body, kind_of
+from stratalog.schemas.envelope import HASH_BYTES, SECRET_BYTES, check_kind, encode_record
 from stratalog.schemas.errors import Conflict, Invalid, NotFound
-from stratalog.schemas.events import SCHEMA_VERSION, EventBody, TrajectoryClaimed
+from stratalog.schemas.events import SCHEMA_VERSION, EventBody, TrajectoryClaimed, Unknown
 from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
 
 from . import keys
-from .contents import Contents, Prepared
-from .heads import Heads
+from .contents import Contents, Placed, is_large
+from .heads import Heads, flagged
 from .keys import Head, Position
 
 CREATED_AT_MAX = 253_402_300_799_999_999
 """The last µs of the year 9999."""
+EPOCH_MAX = (1 << 63) - 1
+"""Fencing tokens and sequence numbers are bigints in the warm tier."""
+CONTENTS_BYTES_MAX = (1 << 31) - (32 << 20)
+"""The most content of one event: it must fit into one frame of the tail service."""
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -59,39 +65,82 @@ class PreparedEvent(msgspec.Struct, frozen=True):
     body: EventBody
     kind: str
     encoded: bytes
-    contents: list[Prepared]
+    contents: list[Placed]
     created_at: int
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it has content that must be placed before the event is staged."""
+        return any(is_large(ref) and isinstance(content, bytes) for ref, content in self.contents)
 
-def prepare(event: NewEvent, settings: HotSettings, contents: Contents, now_us: int) -> PreparedEvent:
-    """Encode an event and put its bulk out of line; large content is durable on return. Raises `Invalid`."""
+
+def prepare(event: NewEvent, settings: HotSettings, now_us: int) -> PreparedEvent:
+    """Encode an event and put its bulk out of line; raises `Invalid`."""
     kind = check_kind(kind_of(event.body))
-    encoded, offloaded = blobs_.offload(encode_body(event.body), settings.inline_bytes_max)
+    try:
+        encoded, offloaded = blobs_.offload(encode_body(event.body), settings.inline_bytes_max)
+    except ValueError as error:
+        raise Invalid(f"the bytes of this {kind} are not JSON: {error}") from error
     if len(encoded) > settings.event_bytes_max:
         raise Invalid(
             f"this {kind} has {len(encoded)} bytes, more than event_bytes_max ({settings.event_bytes_max})",
             hint="put large values into strings, which go out of line, or raise hot.event_bytes_max",
         )
-    given = _check_contents([*event.blobs, *offloaded], settings.blob_bytes_max)
+    if isinstance(event.body, TrajectoryClaimed):
+        check_epoch(event.body.token)
+    given = _given_contents(event.blobs, offloaded, settings.blob_bytes_max)
+    _check_references(kind, encoded, given)
+    created_at = now_us if event.created_at is None else event.created_at
+    if not isinstance(created_at, int) or not 0 <= created_at <= CREATED_AT_MAX:
+        raise Invalid(f"created_at {created_at} is not a time between 1970 and 9999, in µs")
+    # As it will be read: what the log learns from a body must be the same now and when it is opened again.
+    body = decode_body(kind, encoded) if isinstance(event.body, Unknown) else event.body
+    return PreparedEvent(body, kind, encoded, list(given.values()), created_at)
+
+
+def place(prepared: PreparedEvent, contents: Contents) -> PreparedEvent:
+    """Make large content durable; the event must be staged or the content abandoned."""
+    return msgspec.structs.replace(prepared, contents=contents.place(prepared.contents))
+
+
+def check_epoch(epoch: int) -> int:
+    """Return a fencing token, or raise `Invalid` for one that does not fit into 63 bits."""
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise Invalid(f"the fencing token {epoch} is not between 0 and {EPOCH_MAX}")
+    return epoch
+
+
+def _given_contents(
+    given: Sequence[tuple[BlobRef, bytes]], offloaded: Sequence[tuple[BlobRef, bytes]], bytes_max: int
+) -> dict[str, tuple[BlobRef, bytes]]:
+    for ref, content in given:
+        if ref.size != len(content) or ref.sha256 != hashlib.sha256(content).hexdigest():
+            raise Invalid(f"the content given for {ref.sha256} is not the one that this names")
+    contents = {ref.sha256: (ref, content) for ref, content in (*given, *offloaded)}
+    sizes = [ref.size for ref, _ in contents.values()]
+    if any(size > bytes_max for size in sizes) or sum(sizes) > CONTENTS_BYTES_MAX:
+        raise Invalid(
+            f"contents of {sum(sizes)} bytes are too large: {bytes_max} each, {CONTENTS_BYTES_MAX} for one event",
+            hint="store it elsewhere and record where, or raise hot.blob_bytes_max",
+        )
+    return contents
+
+
+def _check_references(kind: str, encoded: bytes, given: Mapping[str, tuple[BlobRef, bytes]]) -> None:
+    referred = set()
     for ref in blobs_.references(encoded):
-        if ref.sha256 not in given:
+        if ref.sha256 not in given or given[ref.sha256][0].size != ref.size:
             raise Invalid(
-                f"this {kind} refers to content {ref.sha256}, which was not given",
+                f"this {kind} refers to content {ref.sha256} of {ref.size} bytes, which was not given",
                 hint="pass the content in blobs=, with every event that refers to it",
             )
-    created_at = now_us if event.created_at is None else event.created_at
-    if not 0 <= created_at <= CREATED_AT_MAX:
-        raise Invalid(f"created_at {created_at} is not a time between 1970 and 9999, in µs")
-    return PreparedEvent(event.body, kind, encoded, contents.prepare(list(given.values())), created_at)
-
-
-def _check_contents(contents: Sequence[tuple[BlobRef, bytes]], bytes_max: int) -> dict[str, tuple[BlobRef, bytes]]:
-    given = {}
-    for ref, content in contents:
-        if ref.size != len(content) or ref.size > bytes_max:
-            raise Invalid(f"content {ref.sha256} has {len(content)} bytes, not {ref.size}, or more than {bytes_max}")
-        given[ref.sha256] = (ref, content)
-    return given
+        referred.add(ref.sha256)
+    for sha256 in given:
+        if sha256 not in referred:
+            raise Invalid(
+                f"this {kind} does not refer to content {sha256}, which was given: it would be lost",
+                hint="put Blob(BlobRef.of(content)) into the body",
+            )
 
 
 class Stager:
@@ -111,6 +160,12 @@ class Stager:
 
     def resume(self, tenant: str, trajectory_id: uuid.UUID, after: Link, epoch: int, secret: bytes) -> Head:
         """The head of a trajectory that goes on here after it was elsewhere: its next event starts a segment."""
+        ids.check_tenant(tenant)
+        if len(secret) != SECRET_BYTES or len(after.hash) != HASH_BYTES:
+            raise Invalid(f"a secret has {SECRET_BYTES} bytes and a hash {HASH_BYTES}")
+        if not START.sequence_number <= after.sequence_number < EPOCH_MAX:
+            raise Invalid(f"{after.sequence_number} is not a sequence number")
+        check_epoch(epoch)
         return _head_before(tenant, trajectory_id, after, epoch, secret)
 
     def known(self, trajectory_id: uuid.UUID) -> Head:
@@ -121,21 +176,27 @@ class Stager:
         return head
 
     def stage(self, head: Head, events: Sequence[PreparedEvent]) -> tuple[list[Put], list[Receipt], int]:
-        """The puts of `events` after `head`, their receipts, and the bytes they take."""
+        """The puts of `events` after `head`, their receipts, and the bytes they take. Changes nothing if it raises."""
         puts: list[Put] = []
         receipts: list[Receipt] = []
+        following: list[Head] = []
         size = 0
+        lsn = self.last.lsn
         for event in events:
-            head, record = self._next(head, event)
-            puts.append(Put("events", keys.lsn_key(head.lsn), record))
-            puts += self._contents.puts(head.lsn, event.contents)
-            size += len(record) + sum(ref.size for ref, _ in event.contents)
-            receipts.append(Receipt(self._log_id, head.lsn, head.trajectory_id, head.sequence_number, head.hash))
-            head = self._heads.set(head, event.body)
+            lsn += 1
+            head, record = self._next(head, event, lsn)
+            puts.append(Put("events", keys.lsn_key(lsn), record))
+            puts += self._contents.puts(lsn, event.contents)
+            size += len(record) + sum(ref.size for ref, content in event.contents if isinstance(content, bytes))
+            receipts.append(Receipt(self._log_id, lsn, head.trajectory_id, head.sequence_number, head.hash))
+            head = flagged(head, event.body)
+            following.append(head)
+        for head, event in zip(following, events, strict=True):
+            self._heads.set(head, event.body)
+        self.last = Position(head.lsn, head.hash)
         return puts, receipts, size
 
-    def _next(self, head: Head, event: PreparedEvent) -> tuple[Head, bytes]:
-        lsn = self.last.lsn + 1
+    def _next(self, head: Head, event: PreparedEvent, lsn: int) -> tuple[Head, bytes]:
         starts = head.lsn == 0
         epoch = event.body.token if isinstance(event.body, TrajectoryClaimed) else head.epoch
         header, link = next_header(
@@ -150,7 +211,6 @@ class Stager:
             body=event.encoded,
         )
         record = encode_record(head.lsn, header, event.encoded, secret=head.secret if starts else None)
-        self.last = Position(lsn, link.hash)
         following = Head(
             head.tenant,
             head.trajectory_id,

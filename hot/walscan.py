@@ -17,8 +17,8 @@ import google_crc32c
 import msgspec
 
 BLOCK_BYTES = 32 << 10
-RESYNC_BYTES_MAX = 4 << 20
-"""How far behind a bad record the search for a valid one goes."""
+RESYNC_BYTES_MAX = 1 << 20
+"""How far behind a bad record every offset is tried; farther on only those where blocks, and so records, begin."""
 
 _RECORD = struct.Struct("<IHB")
 _SEQUENCE = struct.Struct("<Q")
@@ -98,12 +98,12 @@ def _record_at(data: mmap.mmap, offset: int, block_end: int) -> tuple[int, int |
 
 def _sequence_after(data: mmap.mmap, offset: int, end: int) -> int | None:
     """The sequence number of the first valid start of a batch behind a bad record."""
-    stop = min(end, offset + RESYNC_BYTES_MAX)
-    while offset < stop:
+    everywhere = offset + RESYNC_BYTES_MAX
+    while offset < end:
         block_end = min((offset // BLOCK_BYTES + 1) * BLOCK_BYTES, len(data))
         record = _record_at(data, offset, block_end)
         if record is None:
-            offset += 1
+            offset = offset + 1 if offset < everywhere else block_end
             continue
         if record[1] is not None:
             return record[1]

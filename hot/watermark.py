@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -61,11 +62,16 @@ class Watermark:
             if self._value >= value or self._closed:
                 return self._value >= value
             future: asyncio.Future[bool] = loop.create_future()
-            self._futures.append((value, loop, future))
+            entry = (value, loop, future)
+            self._futures.append(entry)
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             return self._value >= value
+        finally:
+            with self._condition:
+                if entry in self._futures:
+                    self._futures.remove(entry)
 
 
 def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool], result: bool) -> None:
@@ -73,5 +79,5 @@ def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool], resu
         if not future.done():
             future.set_result(result)
 
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there any more
         loop.call_soon_threadsafe(settle)

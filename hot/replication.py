@@ -1,0 +1,75 @@
+"""What Postgres has of a log: the position up to which it has committed and compared, and what it has quarantined."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from .keys import Position
+from .marks import MarkFile
+from .watermark import Watermark
+
+WRITE_INTERVAL_S = 1.0
+QUARANTINED_MAX = 100_000
+
+
+class Replication:
+    """Thread-safe; `mark` is the REPLICATED file, `None` in the simulator."""
+
+    def __init__(self, mark: MarkFile | None) -> None:
+        self._mark = mark
+        stored = mark.read() if mark else None
+        self.position = Position(stored.lsn, bytes.fromhex(stored.hash)) if stored else Position()
+        self.watermark = Watermark(self.position.lsn)
+        self._lock = threading.Lock()
+        self._written_at = 0.0
+        self._quarantined: set[int] = set()
+        self._forgotten_lsn = 0
+        self._durable_since: deque[tuple[int, float]] = deque()
+
+    def acknowledge(self, position: Position, quarantined: Sequence[int]) -> None:
+        """Take in what Postgres has; the caller has checked the position."""
+        with self._lock:
+            self._note_quarantined(quarantined)
+            if position.lsn > self.position.lsn:
+                self.position = position
+                now = time.monotonic()
+                if now - self._written_at >= WRITE_INTERVAL_S:
+                    self._written_at = now
+                    self._write()
+        self.watermark.advance(position.lsn)  # after the quarantine: who wakes up looks there
+
+    def _note_quarantined(self, lsns: Sequence[int]) -> None:
+        self._quarantined.update(lsns)
+        if len(self._quarantined) > QUARANTINED_MAX:
+            kept = sorted(self._quarantined)[QUARANTINED_MAX // 2 :]
+            self._forgotten_lsn = kept[0] - 1
+            self._quarantined = set(kept)
+
+    def is_quarantined(self, lsn: int) -> bool:
+        """Whether Postgres has quarantined an event; true also for one so old that it is not known any more."""
+        return lsn in self._quarantined or lsn <= self._forgotten_lsn
+
+    def write(self) -> None:
+        """Make the position durable."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        if self._mark is not None and self.position.lsn:
+            self._mark.write(self.position.lsn, self.position.hash, durable=True)
+
+    def note_durable(self, lsn: int, at_s: float) -> None:
+        """Events up to `lsn` were durable at a time, s since 1970; called every now and then, for `lag_s`."""
+        self._durable_since.append((lsn, at_s))
+
+    def lag_s(self, durable_lsn: int) -> float:
+        """For how long, roughly, events have been durable here and not replicated; 0 when all is."""
+        replicated, waiting = self.position.lsn, self._durable_since
+        with self._lock:
+            while waiting and waiting[0][0] <= replicated:
+                waiting.popleft()
+            oldest = waiting[0][1] if waiting else None
+        return 0.0 if oldest is None or replicated >= durable_lsn else max(0.0, time.time() - oldest)
