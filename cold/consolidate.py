@@ -5,8 +5,8 @@
 Guarantee: every planned event is in the cold table exactly once, and a trajectory is marked (`consolidated_through`)
 only after its events were read back from storage, verified from the Parquet alone, compared with the plan, and
 committed. A crash at any point leaves an open run, which the next call completes first: if the catalog has its run id,
-only the marks are missing; otherwise the files are written again, the same ones, and those that differ are removed.
-Nothing is visible before the one commit, and running again changes nothing.
+what was committed is read back again and marked; otherwise the files are written again, the same ones, and those that
+differ are removed. Nothing is visible before the one commit, and running again changes nothing.
 
 A damaged trajectory (events missing or changed, content gone) never stops the others: it is left out, reported as a
 problem, and stays unmarked, so the next run looks at it again.
@@ -234,12 +234,33 @@ class Consolidation:
         return self.mark(run) + Consolidated(problems=problems)
 
     def publish(self, run: Run) -> tuple[str, ...]:
-        """Take a planned run to its commit, if it is not there yet; returns what had to be left out, and why."""
+        """Take a planned run to its commit; returns what had to be left out, and why.
+
+        A run that an earlier process has committed is read back again before anything relies on it, and files of it
+        that have been damaged since are put back. Raises `Corrupt` where that does not help.
+        """
         problems: list[str] = []
-        if not self._catalog.has_run(str(run.run_id)):
+        if self._catalog.has_run(str(run.run_id)):
+            self._check_committed(run)
+        else:
             files = self._write_until_good(run, problems)
             self.commit(run, files)
         return tuple(problems)
+
+    def _check_committed(self, run: Run) -> None:
+        files = self._catalog.run_files(str(run.run_id))
+        checked = self.read_back(run, files)
+        if checked.unreadable:
+            # The warm tier still has the events, and the same events give files of the same names.
+            for group in plans.groups(self._conn, run):
+                self._require_lock()
+                write_group(self._conn, self._lake, self._store, self._settings, run, group)
+            checked = self.read_back(run, files)
+        if not checked.good:
+            raise Corrupt(
+                f"run {run.run_id} is committed, but its files are damaged: {_trouble(checked)}",
+                hint="nothing of it was marked; restore what is named from a backup and run it again",
+            )
 
     def _write_until_good(self, run: Run, problems: list[str]) -> tuple[File, ...]:
         for _ in range(REWRITES_MAX):
@@ -250,9 +271,8 @@ class Consolidation:
                 return written.files
             if checked.damaged:
                 problems += self.leave_out(run, checked.damaged)
-        trouble = [*checked.unreadable, *checked.damaged.values()]
         raise Corrupt(
-            f"run {run.run_id} does not read back as it was written: {trouble[0]}",
+            f"run {run.run_id} does not read back as it was written: {_trouble(checked)}",
             hint="check the storage of the cold tier; the run stays open and nothing was marked",
         )
 
@@ -274,6 +294,10 @@ class Consolidation:
         with answering(), self._conn.transaction():
             if self._conn.execute(_SQL["still_locked"]).fetchone() != (True,):
                 raise Unavailable("the lock on consolidation was lost", hint="run the same command again")
+
+
+def _trouble(found: ReadBack) -> str:
+    return next(iter((*found.unreadable, *found.damaged.values())))
 
 
 def _compare(expected: Iterator[Item], found: Iterable[Segment | Problem]) -> list[Problem]:

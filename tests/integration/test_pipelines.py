@@ -191,6 +191,17 @@ def test_without_the_blocking_flag_the_marks_step_runs_and_refuses_by_itself(
     assert marked(cold_bench)[0] > 0
 
 
+def test_the_next_run_puts_a_damaged_file_back(
+    cold_bench: ColdBench, defs: dg.Definitions, instance: dg.DagsterInstance, damage: Damage
+) -> None:
+    cold_bench.task(1)
+    assert not run_job(defs, instance).success
+    assert damage.path is not None and damage.path.read_bytes() != damage.content
+    assert run_job(defs, instance).success
+    assert damage.path.read_bytes() == damage.content
+    assert marked(cold_bench)[0] > 0
+
+
 def test_a_lost_blob_keeps_the_marks_from_being_set(
     cold_bench: ColdBench, defs: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +402,6 @@ def test_in_this_process_too_failures_are_ours(cold_bench: ColdBench, home: Home
     with pytest.raises(Corrupt, match="read_back_matches_plan failed, nothing was marked"):
         run_consolidation(home, None, "0d")
     assert marked(cold_bench) == [-1]
-    damage.undo()
     assert run_consolidation(home, None, "0d").trajectories == 1
     with pytest.raises(Invalid, match="duration"):
         run_consolidation(home, None, "soon")
