@@ -1,0 +1,1 @@
+"""What all benchmarks share: stages as processes of their own, the machine, tables and charts, plain baselines."""
