@@ -22,6 +22,7 @@ from . import events as ev
 from .blobs import Text
 from .codec import Event
 from .counts import add_cost, add_count
+from .status import ENDED, open_status
 
 ANOMALIES_MAX = 256
 """Anomalies kept with their text; beyond that they are counted."""
@@ -75,8 +76,8 @@ class Versions(msgspec.Struct):
 class TrajectoryRecord(msgspec.Struct):
     """The state of a trajectory after its last applied event.
 
-    `status` is one of pending, running, waiting_approval, escalated, completed, failed, cancelled. Times are µs since
-    1970. `context` holds the resolved references of the last ContextBuilt.
+    `status` is one of those of `status.py`. Times are µs since 1970. `context` holds the resolved references of the
+    last ContextBuilt.
     """
 
     trajectory_id: str = ""
@@ -128,7 +129,7 @@ class TrajectoryRecord(msgspec.Struct):
     @property
     def ended(self) -> bool:
         """Whether the trajectory has a TaskFinished that was not reopened."""
-        return self.status in ("completed", "failed", "cancelled")
+        return self.status in ENDED
 
 
 def apply(record: TrajectoryRecord, event: Event) -> TrajectoryRecord:
@@ -174,14 +175,12 @@ def _anomaly(record: TrajectoryRecord, sequence_number: int, reason: str) -> Non
 
 
 def _refresh_status(record: TrajectoryRecord) -> None:
-    if record.ended:
-        return
-    if record.escalations:
-        record.status = "escalated"
-    elif record.pending_approvals:
-        record.status = "waiting_approval"
-    else:
-        record.status = "running"
+    if not record.ended:
+        record.status = open_status(
+            escalations=record.escalations,
+            approvals=record.pending_approvals,
+            imported=record.source is not None,
+        )
 
 
 def _task_started(record: TrajectoryRecord, event: Event, body: ev.TaskStarted) -> None:

@@ -13,10 +13,11 @@ import msgspec
 from . import events as ev
 from .codec import Event
 from .counts import add_cost, add_count
+from .status import ENDED, open_status
 
 
 class Summary(msgspec.Struct, omit_defaults=True):
-    """The state of a list row. Times are µs since 1970; `status` as in `TrajectoryRecord`."""
+    """The state of a list row. Times are µs since 1970; `status` is one of those of `status.py`."""
 
     status: str = "pending"
     model: str = ""
@@ -40,7 +41,7 @@ class Summary(msgspec.Struct, omit_defaults=True):
     @property
     def ended(self) -> bool:
         """Whether a TaskFinished that was not reopened has been seen."""
-        return self.status in ("completed", "failed", "cancelled")
+        return self.status in ENDED
 
     @property
     def undated(self) -> bool:
@@ -117,14 +118,10 @@ class Summary(msgspec.Struct, omit_defaults=True):
         self._refresh()
 
     def _refresh(self) -> None:
-        if self.ended:
-            return
-        if self.escalations:
-            self.status = "escalated"
-        elif self.pending_approvals:
-            self.status = "waiting_approval"
-        else:
-            self.status = "running"
+        if not self.ended:
+            self.status = open_status(
+                escalations=self.escalations, approvals=self.pending_approvals, imported=self.source is not None
+            )
 
 
 def _with(items: list[str], item: str) -> list[str]:

@@ -23,8 +23,9 @@ DIGITS_MAX = 10_000
 COLUMN_CHARS_MAX = 200
 """Longer names would not fit into an index."""
 
-# One JSON string token. Possessive, so that a long string leaves no trail of backtracking points.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# One JSON string token, or the rest of a body that ends within one: a search for its end would start again at each of
+# its quotes. Possessive, so that a long string leaves no trail of backtracking points.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _AFTER_KEY = re.compile(rb"\s*:")
 _NUL = rb"\u0000"
 # Postgres takes 131,072 digits before the point and 16,383 after it; greater exponents are refused by the parser here.

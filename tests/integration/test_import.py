@@ -177,7 +177,7 @@ def test_every_event_is_what_the_fold_expects(log: HotLog, load: Callable[..., I
         statuses.append((record.source.format if record.source else "", record.status))
     assert sorted(statuses) == [
         *[("atif", "completed")] * 2,
-        *[("claude-code", "running")] * 3,
+        *[("claude-code", "imported")] * 3,
         ("swe-agent", "completed"),
         ("swe-agent", "failed"),
     ]

@@ -47,6 +47,8 @@ from stratalog.schemas.events import (
     Unknown,
 )
 from stratalog.schemas.record import TrajectoryRecord, apply, fold
+from stratalog.schemas.status import ENDED
+from stratalog.schemas.values import Source
 from stratalog.testing import envelopes, workload
 
 START = TaskStarted(task="count")
@@ -75,7 +77,7 @@ def reasons(record: TrajectoryRecord) -> list[str]:
 def test_any_events_in_any_order_fold(events: list[Event]) -> None:
     record = fold(TrajectoryRecord(), events)
     assert record.events == len(events)
-    assert record.status in ("pending", "running", "waiting_approval", "escalated", "completed", "failed", "cancelled")
+    assert record.status in {*ENDED, "pending", "running", "waiting_approval", "escalated", "imported"}
 
 
 @given(any_events)
@@ -130,6 +132,7 @@ RAISE = EscalationRaised(escalation_id="e")
         ([], "pending"),
         ([MessageReceived(role="user")], "pending"),
         ([START], "running"),
+        ([TaskStarted(source=Source(format="claude-code"))], "imported"),
         ([START, ASK], "waiting_approval"),
         ([START, ASK, ApprovalResolved(tool_call_id="1", decision="approved")], "running"),
         ([START, ASK, ApprovalResolved(tool_call_id="1", decision="denied")], "running"),

@@ -46,7 +46,7 @@ def list_(
     tenant
         Only those of this tenant.
     status
-        Only those with this status: pending, running, waiting_approval, escalated, completed, failed, cancelled.
+        Only those with this status: pending, running, waiting_approval, escalated, completed, failed, cancelled, imported.
     limit
         At most so many.
     """
