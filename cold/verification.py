@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Collection
 from typing import Any
 
 from stratalog.hot.check import HotReport, Span, verify_log
@@ -12,6 +13,7 @@ from stratalog.schemas.errors import NotFound, StratalogError
 from stratalog.warm import queries
 from stratalog.warm.check import WarmCheck, verify_warm
 from stratalog.warm.database import Connection
+from stratalog.warm.quarantine import open_lsns
 
 from .check import ColdVerified, verify_cold
 from .installation import Installation
@@ -27,13 +29,14 @@ def verify_all(installation: Installation) -> dict[str, Any]:
     content_problems: list[str] = []
     content_checked = 0
     if not installation.has_postgres:
-        hot = verify_hot(installation, {})
+        hot = verify_hot(installation, {}, lambda log_id: ())
         return _report(hot, warm, cold, [], content_checked, content_problems)
     with installation.postgres() as dsn, installation.connection() as conn:
         warm = verify_warm(conn)
         content_checked, content_problems = verify_warm_content(conn, installation)
-        hot = verify_hot(installation, warm.heads)
-        disagreements = _hot_against_warm(conn, hot.spans, warm.heads)
+        hot = verify_hot(installation, warm.heads, lambda log_id: set(open_lsns(conn, log_id, 0)))
+        spans = {id_: span for id_, span in hot.spans.items() if id_ not in hot.refused}
+        disagreements = _hot_against_warm(conn, spans, warm.heads)
         with installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
 
             def note(trajectory_id: uuid.UUID, sequence_number: int, digest: bytes) -> None:
@@ -44,8 +47,12 @@ def verify_all(installation: Installation) -> dict[str, Any]:
     return _report(hot, warm, cold, disagreements, content_checked, content_problems)
 
 
-def verify_hot(installation: Installation, anchors: dict[uuid.UUID, Link]) -> HotReport:
-    """Verify every hot log of the home."""
+def verify_hot(
+    installation: Installation,
+    anchors: dict[uuid.UUID, Link],
+    quarantined: Callable[[uuid.UUID], Collection[int]],
+) -> HotReport:
+    """Verify every hot log of the home; `quarantined` tells which LSNs of a log are known to contradict the anchors."""
     report = HotReport()
     for log_id in installation.home.log_ids():
         try:
@@ -56,7 +63,7 @@ def verify_hot(installation: Installation, anchors: dict[uuid.UUID, Link]) -> Ho
                 reader.close()
             source: LogSource = open_source(installation.home, log_id)
             try:
-                verify_log(source, report, secrets=secrets, anchors=anchors)
+                verify_log(source, report, secrets=secrets, anchors=anchors, quarantined=quarantined(log_id))
             finally:
                 source.close()
         except StratalogError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -33,21 +33,28 @@ class HotReport(msgspec.Struct):
     spans: dict[uuid.UUID, Span] = {}
     blobs: int = 0
     blob_problems: list[str] = []
+    refused: set[uuid.UUID] = set()
+    """Trajectories of which events lie here that the warm tier has put into quarantine."""
 
 
 def verify_log(
-    source: LogSource, report: HotReport, *, secrets: Mapping[uuid.UUID, bytes], anchors: Mapping[uuid.UUID, Link]
+    source: LogSource,
+    report: HotReport,
+    *,
+    secrets: Mapping[uuid.UUID, bytes],
+    anchors: Mapping[uuid.UUID, Link],
+    quarantined: Collection[int] = (),
 ) -> HotReport:
     """Read a whole log and add what was found to `report`. Damage ends the reading of this log, and is reported.
 
     `secrets` are those of trajectories whose beginning was pruned here (from the heads); `anchors` are positions that
-    another tier has, which the events here must agree with.
+    another tier has, which the events here must agree with, except those at the LSNs that are in quarantine.
     """
     chains: dict[uuid.UUID, ChainCheck | None] = {}
     after = 0
     while True:
         try:
-            after = _check_events(source, after, chains, report, secrets, anchors)
+            after = _check_events(source, after, chains, report, secrets, anchors, quarantined)
             break
         except CursorMismatch:
             # The log was pruned behind us while we read: go on with what is still there, each chain from where it is.
@@ -68,6 +75,7 @@ def _check_events(
     report: HotReport,
     secrets: Mapping[uuid.UUID, bytes],
     anchors: Mapping[uuid.UUID, Link],
+    quarantined: Collection[int],
 ) -> int:
     while events := source.read(after, BATCH_EVENTS, BATCH_BYTES):
         for event in events:
@@ -76,7 +84,10 @@ def _check_events(
             after = event.envelope.lsn
             report.events += 1
             _check_event(event, chains, secrets, report)
-            _check_anchor(event, anchors, report)
+            if after in quarantined:
+                report.refused.add(event.envelope.header.trajectory_id)
+            else:
+                _check_anchor(event, anchors, report)
     if after < source.durable_lsn() and after:
         raise Corrupt(f"the log ends at LSN {after}, {source.durable_lsn()} was durable")
     return after

@@ -114,13 +114,17 @@ def open_reader(home: Home, log_id: uuid.UUID) -> LogReader:
 
 
 def has_more(home: Home, log_id: uuid.UUID, cursor: Cursor | None) -> bool:
-    """Whether a log may hold events after `cursor`, told without opening it: false only for one closed in order."""
+    """Whether a log must be opened to go on after `cursor`: false only for one that was closed in order, right there.
+
+    One that ends before the cursor, or there with another event, is not the one that was replicated: opening it tells.
+    """
     if home.socket_path(log_id).exists():
         return True
     mark = peek(home.log_folder(log_id) / "HEAD")
     if mark is None:
         return (home.log_folder(log_id) / "db").exists()
-    return not mark.closed or mark.lsn > (cursor.lsn if cursor else 0)
+    end = Cursor(mark.lsn, bytes.fromhex(mark.hash))
+    return not mark.closed or end != (cursor or Cursor())
 
 
 def _open(home: Home, log_id: uuid.UUID) -> SocketSource | LocalSource:

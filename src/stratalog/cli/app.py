@@ -34,6 +34,7 @@ app = App(
     name="stratalog",
     help="A durable trajectory log for AI agents, tiered from RocksDB through Postgres to Parquet.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 app.command(demo)
 app.command(import_files, name="import")
