@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.sanitise import json_safe, sanitise, shorten
+from stratalog.cli.sanitise import escape_json, json_safe, sanitise, shorten
 
 HOSTILE = [
     "\x1b[2J\x1b[H",  # ANSI: clear the screen
@@ -64,4 +64,6 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_whatever_is_printed_as_json_is_json(value: object) -> None:
-    json.loads(msgspec.json.encode(json_safe(value)))
+    text = msgspec.json.encode(json_safe(value)).decode()
+    assert json.loads(escape_json(text)) == json.loads(text)
+    assert sanitise(escape_json(text)) == escape_json(text)

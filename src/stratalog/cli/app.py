@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError
 from stratalog import __version__
 from stratalog.schemas.errors import StratalogError
 
+from .bench import bench_app
 from .config import config_app
 from .consolidating import consolidate
 from .dagster import dagster
@@ -47,6 +48,7 @@ app.command(verify)
 app.command(quarantine_app)
 app.command(doctor)
 app.command(config_app)
+app.command(bench_app)
 app.command(dagster)
 
 

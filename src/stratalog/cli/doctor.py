@@ -17,6 +17,7 @@ import msgspec
 from cyclopts import Parameter
 
 from stratalog.cold.installation import Installation
+from stratalog.hot.amortisation import SYNC_PLAUSIBLE_US
 from stratalog.hot.log import HotLog
 from stratalog.hot.renewal import renew_log
 from stratalog.hot.source import open_reader, open_source
@@ -28,8 +29,6 @@ from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 SYNC_ROUNDS = 20
-SYNC_PLAUSIBLE_US = 15
-"""A device that confirms a sync faster than this most likely keeps it in a volatile cache."""
 EXTRAS = {"warm": "psycopg", "cold": "pyarrow", "pipelines": "dagster", "s3": "s3fs"}
 
 

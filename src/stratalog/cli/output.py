@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stratalog.schemas.errors import StratalogError
 
-from .sanitise import json_safe, sanitise
+from .sanitise import escape_json, json_safe, sanitise
 from .table import describe_left_out, lay_out
 
 WIDTH_OF_FILES = 200
@@ -45,7 +45,7 @@ class Output:
     def document(self, value: Any) -> None:
         """The one JSON document of a `--json` run."""
         text = msgspec.json.format(msgspec.json.encode(json_safe(msgspec.to_builtins(value)))).decode()
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{escape_json(text)}\n")
         sys.stdout.flush()
 
     def line(self, text: str = "", *, style: str = "") -> None:

@@ -14,7 +14,7 @@ from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
 from .output import counted, human_us
-from .sanitise import sanitise
+from .sanitise import escape_json, sanitise
 
 quarantine_app = App(name="quarantine", help="Events that were not admitted: list, show, retry, export.")
 
@@ -125,5 +125,5 @@ def _print(lines: Iterator[bytes], common: Common) -> None:
         common.output.document([msgspec.json.decode(line) for line in lines])
         return
     for line in lines:
-        sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+        sys.stdout.write(escape_json(line.decode()))
+    sys.stdout.flush()

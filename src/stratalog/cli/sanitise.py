@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -28,6 +29,11 @@ def shorten(text: str, width: int) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def escape_json(text: str) -> str:
+    """The same JSON document without a character that acts on a terminal."""
+    return _HOSTILE.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def json_safe(value: Any) -> Any:

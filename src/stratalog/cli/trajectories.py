@@ -46,7 +46,8 @@ def list_(
     tenant
         Only those of this tenant.
     status
-        Only those with this status: pending, running, waiting_approval, escalated, completed, failed, cancelled, imported.
+        Only those with this status: pending, running, waiting_approval, escalated, completed, failed, cancelled or
+        imported.
     limit
         At most so many.
     """
