@@ -31,6 +31,7 @@ COMMANDS = [
     "quarantine export",
     "doctor",
     "config show",
+    "bench device",
     "dagster",
 ]
 LISTED = {
