@@ -31,11 +31,11 @@ SHARED, EXAMPLES = ROOT.parent / "shared" / "data" / "trajectories", ROOT / "exa
 QUICK = os.environ.get("BENCH") == "quick"
 ROUNDS = 3 if QUICK else 5
 DEMO_ROUNDS = 3
-TRAJECTORIES = 300 if QUICK else 1_500
-SESSION_TURNS = 4_000 if QUICK else 30_000
+TRAJECTORIES = 300 if QUICK else 1_000
+SESSION_TURNS = 4_000 if QUICK else 15_000
 SESSION_BULKY_EVERY = 250
 APPENDERS = (1, 8, 64, 256)
-APPEND_S = 1.0 if QUICK else 3.0
+APPEND_S = 1.0 if QUICK else 2.0
 MB = 1e6
 
 
@@ -94,8 +94,8 @@ def note_sizes(
 ) -> None:
     """Bytes for each event, by tier; the baselines are what was put in."""
     events, bodies, contents = filled["events"], filled["body_bytes"], filled["content_bytes"]
-    rounds.add("hot: write-ahead log and tables of RocksDB", filled["stored_bytes"] / events)
-    rounds.add("baseline of hot: write-ahead log and tables of RocksDB", (bodies + contents) / events)
+    rounds.add("hot: RocksDB", filled["stored_bytes"] / events)
+    rounds.add("baseline of hot: RocksDB", (bodies + contents) / events)
     rounds.add("warm: Postgres tables and indexes", replicated["stored_bytes"] / events)
     rounds.add("baseline of warm: Postgres tables and indexes", bodies / events)
     rounds.add("cold: Parquet", consolidated["stored_bytes"] / events)

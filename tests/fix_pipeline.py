@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,6 @@ class Pipeline:
     sabotage: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     kills: int = 0
-    """How many kills came before the command had ended."""
 
     def __post_init__(self) -> None:
         Home.open(self.home, create=True).adopt_import_key("default", IMPORT_KEY)
@@ -115,12 +114,18 @@ class Pipeline:
             self._check_passing(step, document)
         raise AssertionError(f"{step} did not succeed in {ATTEMPTS_MAX} attempts: {document}")
 
-    def disturb(self, step: str, victim: str, delay_s: float) -> None:
-        """Start a command and kill the victim after `delay_s`, unless the command has ended by then."""
+    def disturb(self, step: str, victims: Sequence[str], duration_s: float, source: random.Random) -> None:
+        """Run a command once for each victim, which is killed at a random moment of its `duration_s`."""
+        for victim in victims:
+            while not self._killed(step, victim, moment(source, duration_s)):
+                duration_s /= 2  # it had ended: there is less to do by now, or the machine has become faster
+
+    def _killed(self, step: str, victim: str, delay_s: float) -> bool:
+        """Start a command and kill the victim after `delay_s`; false if the command has ended by then."""
         process = self.start(step)
         try:
             self._ended(process, delay_s)
-            return
+            return False
         except subprocess.TimeoutExpired:
             self.kills += 1
         if victim != "process":
@@ -128,10 +133,11 @@ class Pipeline:
         if victim != "postgres":
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return
+            return True
         code, document = self._ended(process)
         if code != 0:
             self._check_passing(step, document)
+        return True
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:

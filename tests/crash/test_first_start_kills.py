@@ -18,9 +18,8 @@ from stratalog.schemas.errors import Invalid
 
 KILLED = textwrap.dedent("""
     import os, signal, sys
-    from pathlib import Path
+    from stratalog.hot import HotLog
     from stratalog.hot.home import Home
-    from stratalog.hot.opening import create_log
 
     home, operations_max = sys.argv[1], int(sys.argv[2])
     operations = 0
@@ -33,9 +32,10 @@ KILLED = textwrap.dedent("""
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    opened = Home.open(Path(home), create=True)
+    opened = Home.open(home, create=True)
     opened.import_key("default")
-    create_log(opened, "import")
+    with HotLog.open(opened, role="import", serve=False) as log:
+        log.start_blocking(tenant="default", task="the first")
     print(operations)
 """)
 
