@@ -39,6 +39,8 @@ SOCKET_PATH_BYTES_MAX = 100
 """A socket's path must fit into sockaddr_un; longer ones move to a private temporary folder."""
 ENVIRONMENT_PREFIX = "STRATALOG_"
 SECTIONS = ("hot", "warm", "cold")
+TABLES = (*SECTIONS, "cold.storage_options")
+"""What is merged name by name; everything else replaces what came before."""
 
 
 class HomeFile(msgspec.Struct, frozen=True):
@@ -255,7 +257,7 @@ def _merge(
 ) -> None:
     for name, value in values.items():
         dotted = f"{prefix}{name}"
-        if isinstance(value, Mapping) and dotted in SECTIONS:
+        if isinstance(value, Mapping) and dotted in TABLES:
             section = into.get(name)
             into[name] = section if isinstance(section, dict) else {}
             _merge(into[name], origins, value, origin, f"{dotted}.")

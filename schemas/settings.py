@@ -43,7 +43,6 @@ class WarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_bytes_max: int = 16 << 20
     poll_ms: int = 200
     """How often the sidecar looks for new logs."""
-    partition_days_ahead: int = 7
     statement_timeout_ms: int = 60_000
 
 

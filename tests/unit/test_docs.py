@@ -133,7 +133,7 @@ def test_the_table_of_settings_is_complete_and_right() -> None:
     for name, default in _settings(Settings()):
         shown = "`{}`" if default == {} else str(default) or "empty"
         variable = f"`STRATALOG_{name.upper().replace('.', '__')}`"
-        expected.append([f"`{name}`", shown, "(file only)" if isinstance(default, dict) else variable])
+        expected.append([f"`{name}`", shown, variable[:-1] + "__…`" if isinstance(default, dict) else variable])
     rows = _rows(OPERATE, "setting")
     assert [row[:3] for row in rows] == expected
     assert all(row[3] for row in rows)
@@ -141,11 +141,18 @@ def test_the_table_of_settings_is_complete_and_right() -> None:
 
 @pytest.mark.parametrize("row", _rows(OPERATE, "setting"), ids=lambda row: row[0])
 def test_the_variable_of_a_setting_sets_it(row: list[str], tmp_path: Path) -> None:
-    if row[2] == "(file only)":
-        return
+    name, variable = row[0].strip("`"), row[2].strip("`")
     value = "" if row[1] == "empty" else row[1]
-    _, origins = load_settings(tmp_path / "none", {row[2].strip("`"): value}, {})
-    assert origins == {row[0].strip("`"): "environment"}
+    if variable.endswith("…"):
+        name, variable, value = f"{name}.key", variable.replace("…", "KEY"), "secret"
+    _, origins = load_settings(tmp_path / "none", {variable: value}, {})
+    assert origins == {name: "environment"}
+
+
+def test_variables_of_one_table_add_up(tmp_path: Path) -> None:
+    prefix = "STRATALOG_COLD__STORAGE_OPTIONS__"
+    settings, _ = load_settings(tmp_path / "none", {f"{prefix}KEY": "a", f"{prefix}SECRET": "b"}, {})
+    assert settings.cold.storage_options == {"key": "a", "secret": "b"}
 
 
 def test_examples_of_the_settings_file_are_accepted(tmp_path: Path) -> None:
