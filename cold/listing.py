@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterator
 import msgspec
 
 from stratalog.hot.keys import Head
-from stratalog.hot.source import LogReader, open_reader
 from stratalog.schemas.chain import Link
 from stratalog.schemas.codec import decode_event
 from stratalog.schemas.envelope import Envelope
@@ -20,6 +19,7 @@ from stratalog.warm.database import Connection
 from stratalog.warm.queries import TrajectoryHead
 
 from .installation import Installation
+from .log_access import LogAccess
 
 TIERS = ("hot", "warm", "cold")
 
@@ -35,17 +35,17 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Tiers:
-    """The logs and the warm tier of an installation, opened for reading. Logs yield to appenders: keep it short."""
+    """The logs and the warm tier of an installation, for reading; no log is locked while the caller is busy."""
 
     def __init__(self, installation: Installation) -> None:
         self._stack = contextlib.ExitStack()
-        self.logs: list[LogReader] = []
+        self.logs: list[LogAccess] = []
         self.connection: Connection | None = None
         try:
             for log_id in installation.home.log_ids():
-                reader = open_reader(installation.home, log_id)
-                self._stack.callback(reader.close)
-                self.logs.append(reader)
+                access = LogAccess(installation.home, log_id)
+                self._stack.callback(access.release)
+                self.logs.append(access)
             if installation.has_postgres:
                 self.connection = self._stack.enter_context(installation.connection())
         except BaseException:
@@ -71,30 +71,48 @@ class Tiers:
         warm = self._warm_head(trajectory_id)
         if not hot and warm is None:
             raise NotFound(f"there is no trajectory {trajectory_id}", hint="list them: stratalog trajectory list")
-        return self._listed(trajectory_id, hot, warm)
+        listed = self._listed(trajectory_id, hot, warm)
+        self._release()
+        return listed
 
     def events(self, trajectory_id: uuid.UUID) -> Generator[Envelope, None, None]:
         """The events of a trajectory: what Postgres has of it, then what so far is only in a hot log.
 
         Close the generator before the tiers if it is not read to its end.
         """
-        warm = self._warm_head(trajectory_id)
-        position = -1
-        if warm is not None and self.connection is not None:
-            yield from queries.read_events(self.connection, trajectory_id)
-            position = warm.head.sequence_number
-        yield from self._hot_tail(trajectory_id, position)
+        last = max((head.sequence_number for _, head, _ in self._hot_heads().get(trajectory_id, [])), default=-1)
+        position, before = -1, None
+        # What a sidecar moves while we read is found at its next place.
+        while position != before:
+            before = position
+            warm = self._warm_head(trajectory_id)
+            if warm is not None and self.connection is not None and warm.head.sequence_number > position:
+                for envelope in queries.read_events(self.connection, trajectory_id, position + 1):
+                    yield envelope
+                    position = envelope.header.sequence_number
+            for envelope in self._hot_tail(trajectory_id, position, last):
+                self._release()  # the caller may take its time with each event
+                yield envelope
+                position = envelope.header.sequence_number
 
-    def _hot_tail(self, trajectory_id: uuid.UUID, position: int) -> Iterator[Envelope]:
-        """The events after a sequence number, from the hot logs."""
+    def _hot_tail(self, trajectory_id: uuid.UUID, position: int, last: int) -> Iterator[Envelope]:
+        """The events after a sequence number up to `last`, from the hot logs."""
         known = self._hot_heads().get(trajectory_id, [])
-        for reader, head, _ in sorted(known, key=lambda found: found[1].first_sequence):
+        for access, head, _ in sorted(known, key=lambda found: found[1].first_sequence):
             if head.sequence_number <= position:
                 continue
-            for envelope in reader.envelopes(trajectory_id, position + 1):
-                if envelope.header.sequence_number == position + 1:
-                    yield envelope
-                    position += 1
+            while envelopes := access.read(trajectory_id, position + 1):
+                start = position
+                for envelope in envelopes:
+                    if envelope.header.sequence_number == position + 1 <= last:
+                        yield envelope
+                        position += 1
+                if position == start:
+                    break
+
+    def _release(self) -> None:
+        for access in self.logs:
+            access.release()
 
     def _warm_head(self, trajectory_id: uuid.UUID) -> TrajectoryHead | None:
         if self.connection is None:
@@ -103,17 +121,16 @@ class Tiers:
             return queries.head(self.connection, trajectory_id)
         return None
 
-    def _hot_heads(self) -> dict[uuid.UUID, list[tuple[LogReader, Head, bool]]]:
+    def _hot_heads(self) -> dict[uuid.UUID, list[tuple[LogAccess, Head, bool]]]:
         """Per trajectory the logs that know it, its head there, and whether events of it still lie there."""
-        found: dict[uuid.UUID, list[tuple[LogReader, Head, bool]]] = {}
-        for reader in self.logs:
-            pruned = reader.status()["pruned_lsn"]
-            for head in reader.heads():
-                found.setdefault(head.trajectory_id, []).append((reader, head, head.lsn > pruned))
+        found: dict[uuid.UUID, list[tuple[LogAccess, Head, bool]]] = {}
+        for access in self.logs:
+            for head in access.heads:
+                found.setdefault(head.trajectory_id, []).append((access, head, head.lsn > access.pruned_lsn))
         return found
 
     def _listed(
-        self, trajectory_id: uuid.UUID, hot: list[tuple[LogReader, Head, bool]], warm: TrajectoryHead | None
+        self, trajectory_id: uuid.UUID, hot: list[tuple[LogAccess, Head, bool]], warm: TrajectoryHead | None
     ) -> Listed:
         last = max([head.sequence_number for _, head, _ in hot] + ([warm.head.sequence_number] if warm else []))
         tiers = ["hot"] if any(here for _, _, here in hot) else []
@@ -133,6 +150,6 @@ class Tiers:
         summary = warm.summarize() if warm else Summary()
         position = warm.head if warm else Link(-1, b"")
         if position.sequence_number < last:
-            for envelope in self._hot_tail(trajectory_id, position.sequence_number):
+            for envelope in self._hot_tail(trajectory_id, position.sequence_number, last):
                 summary.advance(decode_event(envelope))
         return summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from stratalog.hot.check import HotReport, Span, verify_log
 from stratalog.hot.source import LogSource, open_reader, open_source
 from stratalog.schemas.chain import Link
-from stratalog.schemas.errors import NotFound, StratalogError
+from stratalog.schemas.errors import NotFound, Retryable, StratalogError
 from stratalog.warm import queries
 from stratalog.warm.check import WarmCheck, verify_warm
 from stratalog.warm.database import Connection
@@ -17,6 +18,10 @@ from stratalog.warm.quarantine import open_lsns
 
 from .check import ColdVerified, verify_cold
 from .installation import Installation
+
+ATTEMPTS_MAX = 5
+"""How often the verification of a log begins before it gives up because others want that log."""
+PAUSE_S = 0.2
 
 
 def verify_all(installation: Installation) -> dict[str, Any]:
@@ -56,6 +61,23 @@ def verify_hot(
     report = HotReport()
     for log_id in installation.home.log_ids():
         try:
+            report.add(_verify_log(installation, log_id, anchors, quarantined(log_id)))
+        except StratalogError as error:
+            if error.exit_code not in (20, 21):
+                raise
+            report.problems.append(f"log {log_id}: {error.message}")
+    return report
+
+
+def _verify_log(
+    installation: Installation, log_id: uuid.UUID, anchors: dict[uuid.UUID, Link], quarantined: Collection[int]
+) -> HotReport:
+    """Verify one log; from its beginning again where another process took it over meanwhile."""
+    attempts = 0
+    while True:
+        report = HotReport()
+        attempts += 1
+        try:
             reader = open_reader(installation.home, log_id)
             try:
                 secrets = {head.trajectory_id: head.secret for head in reader.heads()}
@@ -63,14 +85,13 @@ def verify_hot(
                 reader.close()
             source: LogSource = open_source(installation.home, log_id)
             try:
-                verify_log(source, report, secrets=secrets, anchors=anchors, quarantined=quarantined(log_id))
+                return verify_log(source, report, secrets=secrets, anchors=anchors, quarantined=quarantined)
             finally:
                 source.close()
-        except StratalogError as error:
-            if error.exit_code not in (20, 21):
+        except Retryable:
+            if attempts == ATTEMPTS_MAX:
                 raise
-            report.problems.append(f"log {log_id}: {error.message}")
-    return report
+            time.sleep(PAUSE_S)
 
 
 def verify_warm_content(conn: Connection, installation: Installation) -> tuple[int, list[str]]:

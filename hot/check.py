@@ -10,7 +10,7 @@ import msgspec
 
 from stratalog.schemas.blobs import references
 from stratalog.schemas.chain import START, ChainCheck, Link
-from stratalog.schemas.errors import Corrupt, CursorMismatch, StratalogError
+from stratalog.schemas.errors import Corrupt, CursorMismatch, Retryable, StratalogError
 
 from .source import LogEvent, LogSource
 
@@ -36,6 +36,15 @@ class HotReport(msgspec.Struct):
     refused: set[uuid.UUID] = set()
     """Trajectories of which events lie here that the warm tier has put into quarantine."""
 
+    def add(self, other: HotReport) -> None:
+        """Take in what was found in another log."""
+        self.events += other.events
+        self.problems += other.problems
+        self.spans |= other.spans
+        self.blobs += other.blobs
+        self.blob_problems += other.blob_problems
+        self.refused |= other.refused
+
 
 def verify_log(
     source: LogSource,
@@ -46,6 +55,8 @@ def verify_log(
     quarantined: Collection[int] = (),
 ) -> HotReport:
     """Read a whole log and add what was found to `report`. Damage ends the reading of this log, and is reported.
+
+    Raises `Locked` or `Unavailable` where the log must be given up: start again, with a fresh report.
 
     `secrets` are those of trajectories whose beginning was pruned here (from the heads); `anchors` are positions that
     another tier has, which the events here must agree with, except those at the LSNs that are in quarantine.
@@ -61,6 +72,8 @@ def verify_log(
             _note_spans(chains, report)
             chains.clear()
             after = 0
+        except Retryable:
+            raise  # somebody else wants the log, or its owner has gone: no damage
         except StratalogError as error:
             report.problems.append(f"log {source.log_id}: {error.message}")
             break

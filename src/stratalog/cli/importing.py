@@ -39,7 +39,8 @@ def import_files(*files: Path, format: str = "auto", tenant: str | None = None, 
         raise Usage("there is nothing to import", hint="name a file or a folder: stratalog import PATH")
     installation = common.installation(create=True)
     output = common.output
-    report = run_import(installation, list(files), format, tenant or installation.settings.tenant, output)
+    whose = installation.settings.tenant if tenant is None else tenant
+    report = run_import(installation, list(files), format, whose, output)
     show_report(report, output)
     if common.json:
         output.document(report.to_json())
