@@ -91,13 +91,14 @@ def _sidecar(common: Common, output: Output) -> dict[str, Any]:
     command = [sys.executable, "-m", "stratalog", "sidecar", "--once", "--json", "--home", str(common.home)]
     if common.dsn:
         command += ["--dsn", common.dsn]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with output.progress("replicating"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         result: dict[str, Any] = msgspec.json.decode(done.stdout)
     except msgspec.DecodeError:
         raise StratalogError(f"the sidecar ended with exit code {done.returncode}: {done.stderr.strip()}") from None
     if "error" in result:
-        raise StratalogError(f"the sidecar: {result['error']['message']}", hint=result["error"]["hint"])
+        raise _same_error(result["error"], done.returncode)
     output.line(
         f"{counted(result['events'], 'event')} of {counted(result['trajectories'], 'trajectory')}, "
         f"{counted(result['blobs'], 'blob')} stored by hash"
@@ -105,11 +106,19 @@ def _sidecar(common: Common, output: Output) -> dict[str, Any]:
     return result
 
 
+def _same_error(document: dict[str, str], exit_code: int) -> StratalogError:
+    """The error of another process as one of this."""
+    error = StratalogError(f"the sidecar: {document['message']}", hint=document["hint"])
+    error.code, error.exit_code = document["code"], exit_code
+    return error
+
+
 def _consolidate(installation: Installation, output: Output) -> dict[str, Any]:
     _title(output, "3. Consolidate: a Dagster job moves finished trajectories into zstd Parquet")
     from stratalog.pipelines.run import run_consolidation
 
-    result = run_consolidation(installation.home, None, "0d")
+    with output.progress("consolidating"):
+        result = run_consolidation(installation.home, None, "0d")
     output.line(
         f"{counted(result.events, 'event')} of {counted(result.trajectories, 'trajectory')} "
         f"in {counted(result.files, 'file')}, {human_bytes(result.bytes)}"
@@ -128,7 +137,8 @@ def _verify(installation: Installation, output: Output) -> dict[str, Any]:
 
     from .verifying import show_verification
 
-    report = verify_all(installation)
+    with output.progress("verifying"):
+        report = verify_all(installation)
     show_verification(report, output)
     return report
 

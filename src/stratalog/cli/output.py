@@ -55,11 +55,11 @@ class Output:
 
     def note(self, text: str) -> None:
         """A line for people on stderr."""
-        self.err.print(Text(text, style="dim"), soft_wrap=True)
+        self._say(Text(text, style="dim"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-        """A table on stdout, one line a row, the most important columns first; see `table.py`."""
-        if self.json_mode:
+        """A table on stdout, one line a row, the most important columns first; see `table.py`. Nothing without rows."""
+        if self.json_mode or not rows:
             return
         if title:
             self.line(title, style="italic")
@@ -76,9 +76,13 @@ class Output:
         if self.json_mode:
             self.document({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
             return
-        self.err.print(Text.assemble(("error: ", "bold red"), sanitise(error.message)), soft_wrap=True)
+        self._say(Text.assemble(("error: ", "bold red"), sanitise(error.message)))
         if error.hint:
-            self.err.print(Text.assemble(("hint: ", "bold"), sanitise(error.hint)), soft_wrap=True)
+            self._say(Text.assemble(("hint: ", "bold"), sanitise(error.hint)))
+
+    def _say(self, text: Text) -> None:
+        # A terminal gets lines that end between words; a file gets one line, to be found whole.
+        self.err.print(text, soft_wrap=not self.err.is_terminal)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Step]:
@@ -113,7 +117,7 @@ def _console(*, stderr: bool) -> Console:
 
 def counted(number: int, noun: str) -> str:
     """A number of things for people: 1 file, 2 files, 3 trajectories."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 

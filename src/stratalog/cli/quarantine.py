@@ -62,7 +62,8 @@ def show(quarantine_id: int, /, *, common: Common = DEFAULT) -> int:
     if common.json:
         common.output.document({"entry": entry, "header": envelope.header, "body": body})
         return 0
-    for name, value in msgspec.to_builtins(entry).items():
+    known = {name: value for name, value in msgspec.to_builtins(entry).items() if value is not None}
+    for name, value in known.items():
         common.output.line(f"{name:<16} {sanitise(str(value))}".rstrip())
     common.output.line(f"{'created_at':<16} {human_us(envelope.header.created_at)} UTC")
     common.output.line()

@@ -140,6 +140,6 @@ def _postgres_line(postgres: dict[str, Any]) -> str:
 def _consolidation_line(last: dict[str, Any] | None) -> str:
     if last is None:
         return "nothing consolidated yet"
-    moment = str(last["finished_at"])[:19].replace("T", " ")
+    moment = str(last["finished_at"])[:16].replace("T", " ")
     moved = f"{counted(last['events'], 'event')} of {counted(last['trajectories'], 'trajectory')}"
-    return f"last consolidation {moment} UTC: {moved}"
+    return f"last consolidation {moment} UTC, {moved}"

@@ -1,11 +1,12 @@
 """Tables for people: one line a row, as wide as the terminal, the least important columns left out where it is narrow.
 
-Columns stand in the order of their importance. Texts are cut first, ids in the first column and numbers never; what
-still does not fit is left out, from the right, and said.
+Columns stand in the order of their importance. Texts are cut first, ids and numbers never; what still does not fit is
+left out, from the right, and said.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,7 @@ from .sanitise import json_safe, sanitise
 GAP = "  "
 TEXT_LEAST = 11
 """Cells that a column of text keeps at least, so that a date can be read."""
-NAME_LEAST = 36
-"""The same for the first column: an id is never cut."""
+_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int
     ]
     natural = [max([cell_len(name), *(cell_len(row[at]) for row in texts)], default=0) for at, name in enumerate(names)]
     least = [
-        full if number else min(full, max(NAME_LEAST if at == 0 else TEXT_LEAST, cell_len(names[at])))
-        for at, (full, number) in enumerate(zip(natural, numeric, strict=True))
+        full if numeric[at] or _are_ids(texts, at) else min(full, max(TEXT_LEAST, cell_len(names[at])))
+        for at, full in enumerate(natural)
     ]
     shown = len(names)
     while shown > 1 and _total(least[:shown]) > width:
@@ -63,6 +63,10 @@ def cell(value: object) -> str:
     if isinstance(value, dict | list | tuple):
         return sanitise(msgspec.json.encode(json_safe(value)).decode())
     return sanitise(str(value))
+
+
+def _are_ids(texts: Sequence[Sequence[str]], at: int) -> bool:
+    return all(_ID.fullmatch(row[at]) for row in texts)
 
 
 def _total(widths: Sequence[int]) -> int:
