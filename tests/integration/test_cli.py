@@ -121,8 +121,8 @@ def test_trajectory_list(filled: Cli) -> None:
     assert {row["tier"] for row in found} == {"cold"}
     assert {tuple(row["tiers"]) for row in found} == {("hot", "warm", "cold")}
     assert [row["trajectory_id"] for row in found] == sorted((row["trajectory_id"] for row in found), reverse=True)
-    running = filled.json("trajectory", "list", "--status", "running")
-    assert running == [row for row in found if row["status"] == "running"] != []
+    imported = filled.json("trajectory", "list", "--status", "imported")
+    assert imported == [row for row in found if row["status"] == "imported"] != []
     assert filled.json("trajectory", "list", "--limit", "2") == found[:2]
     assert filled.json("trajectory", "list", "--tenant", "nobody") == []
     spoken = filled("trajectory", "list").out
