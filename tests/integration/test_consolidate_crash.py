@@ -23,8 +23,8 @@ from stratalog.cold.catalog import Catalog
 from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
 from stratalog.cold.lake import Lake
-from stratalog.schemas.statements import statements
 from stratalog.schemas import events as ev
+from stratalog.schemas.statements import statements
 
 pytestmark = pytest.mark.postgres
 
