@@ -93,7 +93,10 @@ class LoopWaiter:
 
 
 class Committer:
-    """Owns the commit thread. `lock` guards staging; hold it when calling `stage`."""
+    """Owns the commit thread. `lock` guards staging; hold it when calling `stage`.
+
+    Without a thread (`threaded=False`, in the simulator) whoever owns it calls `step`.
+    """
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class Committer:
         begin_group: Callable[[Sequence[Staged], bool], list[Put]],
         end_group: Callable[[Staged], None],
         after_group: Callable[[], float | None] = lambda: None,
+        threaded: bool = True,
     ) -> None:
         """`drain_due` asks for a group of all that is queued; `begin_group` is called under the lock with the group
         and whether it is all that is staged, and may add puts; `end_group` gets the group's last entry once durable;
@@ -124,8 +128,10 @@ class Committer:
         self._stopping = False
         self.failure: StratalogError | None = None
         self.groups = 0
+        self._threaded = threaded
         self._thread = threading.Thread(target=self._run, name="stratalog-commit", daemon=True)
-        self._thread.start()
+        if threaded:
+            self._thread.start()
 
     def stage(self, entry: Staged) -> None:
         """Queue an entry; the caller holds `lock` and has checked `failure`."""
@@ -138,31 +144,56 @@ class Committer:
         with self.lock:
             self._stopping = True
             self._work.notify()
-        self._thread.join()
+        if self._threaded:
+            self._thread.join()
+        else:
+            self._finish()
+
+    def wait(self, waiter: ThreadWaiter) -> Any:
+        """Wait for an entry that was staged; returns its result or raises its error."""
+        if not self._threaded:
+            self._finish()
+        return waiter.wait()
+
+    def step(self) -> bool:
+        """Commit the next group here, where there is no thread; whether there was one and it is durable."""
+        try:
+            return self._commit_next()
+        except Exception as error:  # noqa: BLE001 - as in the thread
+            self._fail(error)
+            return False
+
+    def _finish(self) -> None:
+        while self.step():
+            pass
 
     def pending(self) -> list[Staged]:
         """What is staged and may not be durable yet; the caller holds `lock`."""
         return [*self._group, *self._queue]
 
     def _run(self) -> None:
-        while True:
-            try:
+        try:
+            going = True
+            while going:
                 self._rest()
-                group, puts = self._next_group()
-                if not group:
-                    return
-                for entry in group:
-                    puts += entry.puts
-                self._store.commit(puts)
-                self.groups += 1
-                self._end_group(group[-1])
-                with self.lock:
-                    self._group = []
-                _release(group)
-                self._again_s = self._after_group()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
-                self._fail(error)
-                return
+                going = self._commit_next()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
+            self._fail(error)
+
+    def _commit_next(self) -> bool:
+        group, puts = self._next_group()
+        if not group:
+            return False
+        for entry in group:
+            puts += entry.puts
+        self._store.commit(puts)
+        self.groups += 1
+        self._end_group(group[-1])
+        with self.lock:
+            self._group = []
+        _release(group)
+        self._again_s = self._after_group()
+        return True
 
     def _rest(self) -> None:
         """Wait for something to do; meanwhile call `after_group` when it wants to be."""

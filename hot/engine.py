@@ -43,7 +43,10 @@ PRUNE_EVENTS_MIN = 1024
 
 
 class Engine:
-    """One open log; callable from any thread. `folder` holds the marks; `None` in the simulator, which has none."""
+    """One open log; callable from any thread. `folder` holds the marks, HEAD and REPLICATED, unless they are given.
+
+    With `threaded=False` nothing is committed until `step` is called: for the simulator.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class Engine:
         *,
         folder: Path | None = None,
         lock: FileLock | None = None,
+        marks: tuple[MarkFile, MarkFile] | None = None,
+        threaded: bool = True,
     ) -> None:
         self.log_id = log_id
         self.store = store
@@ -61,11 +66,12 @@ class Engine:
         self.contents = Contents(store)
         self._lock_file = lock
         self._budget = DiskBudget(folder, settings.disk_free_min)
-        self._head = MarkFile(folder / "HEAD", str(log_id)) if folder else None
-        self._replicated_mark = MarkFile(folder / "REPLICATED", str(log_id)) if folder else None
-        marks = tuple(mark for mark in (self._head, self._replicated_mark) if mark is not None)
-        recovered: Recovered = recover(store, marks)
-        for mark in marks:
+        if marks is None and folder is not None:
+            marks = MarkFile(folder / "HEAD", str(log_id)), MarkFile(folder / "REPLICATED", str(log_id))
+        self._head = marks[0] if marks else None
+        self._replicated_mark = marks[1] if marks else None
+        recovered: Recovered = recover(store, marks or ())
+        for mark in marks or ():
             mark.forget_drafts()
         self.recovered_events = recovered.scanned
         self._heads = recovered.heads
@@ -92,6 +98,7 @@ class Engine:
             begin_group=self._begin_group,
             end_group=self._end_group,
             after_group=self._mark_head,
+            threaded=threaded,
         )
 
     def _open_head(self) -> None:
@@ -160,6 +167,10 @@ class Engine:
             puts, receipts, size = self.stager.stage(head(), prepared)
         puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in notes.items()]
         self._committer.stage(Staged(puts, len(prepared), self.stager.last, size, waiter, receipts))
+
+    def step(self) -> bool:
+        """Commit what is next, in an engine without a thread; whether there was something."""
+        return self._committer.step()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -333,7 +344,7 @@ class Engine:
                 self._save_asked = True
                 put = Put("meta", keys.META_PRUNED, keys.encode(position))
                 self._committer.stage(Staged([put], 0, self.stager.last, 0, waiter, None))
-            waiter.wait()
+            self._committer.wait(waiter)
             self._pruned = position
             self._remove(bound)
             return bound

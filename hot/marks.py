@@ -58,10 +58,7 @@ class MarkFile:
 
         An empty file is none: what was written without a sync may have lost its content with the power.
         """
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
+        content = self._load()
         if not content:
             return None
         try:
@@ -78,7 +75,15 @@ class MarkFile:
         """Replace the mark."""
         self.written_lsn, self._written_at = lsn, time.monotonic()
         mark = Mark(self._log_id, lsn, digest.hex(), closed)
-        content = msgspec.json.encode(msgspec.structs.replace(mark, check=mark.checksum()))
+        self._save(msgspec.json.encode(msgspec.structs.replace(mark, check=mark.checksum())), durable=durable)
+
+    def _load(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _save(self, content: bytes, *, durable: bool) -> None:
         if durable:
             write_durably(self.path, content)
         else:

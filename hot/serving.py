@@ -89,24 +89,13 @@ class TailServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             while (request := frames.receive_request(connection)) is not None:
-                frames.send(connection, self._answer(request))
+                frames.send(connection, answer(self._engine, request))
         except (OSError, StratalogError, msgspec.MsgspecError):
             return  # the peer has gone, or does not speak our language
         finally:
             with self._mutex:
                 self._connections.discard(connection)
             _shut(connection)
-
-    def _answer(self, request: Request) -> Reply:
-        handler = _OPERATIONS.get(request.operation)
-        try:
-            if handler is None:
-                raise Invalid(f"unknown operation {request.operation!r}")
-            return Reply(handler(self._engine, request.arguments))
-        except StratalogError as error:
-            return Reply(None, error.code, error.message)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            return Reply(None, Invalid.code, f"{request.operation}: {error}")
 
 
 _servers: weakref.WeakSet[TailServer] = weakref.WeakSet()
@@ -124,6 +113,19 @@ def _shut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
+
+
+def answer(engine: Engine, request: Request) -> Reply:
+    """What the owner of a log replies to a request."""
+    handler = _OPERATIONS.get(request.operation)
+    try:
+        if handler is None:
+            raise Invalid(f"unknown operation {request.operation!r}")
+        return Reply(handler(engine, request.arguments))
+    except StratalogError as error:
+        return Reply(None, error.code, error.message)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        return Reply(None, Invalid.code, f"{request.operation}: {error}")
 
 
 def pack_event(engine: Engine, envelope: Envelope) -> PackedEvent:

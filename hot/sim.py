@@ -66,20 +66,23 @@ class SimStore:
             raise Invalid("the store is closed")
 
     def _write(self, batch: tuple[Operation, ...], *, sync: bool) -> None:
-        with self._mutex:
-            self._check_open()
-            if self._failed:
-                raise InDoubt("an earlier commit failed")
-            try:
-                self._disk.fault("write")
-                self._disk.batches.append(batch)
+        self._check_open()
+        if self._failed:
+            raise InDoubt("an earlier commit failed")
+        disk = self._disk
+        try:
+            disk.fault("write")
+            with self._mutex:
+                disk.batches.append(batch)
                 self._apply(batch)
-                if sync:
-                    self._disk.fault("sync")
-                    self._disk.synced = len(self._disk.batches)
-            except OSError as error:
-                self._failed = True
-                raise InDoubt(f"committing: {error}") from error
+                written = len(disk.batches)
+            if sync:
+                disk.fault("sync")  # others may read and write meanwhile, as beside a real sync
+                with self._mutex:
+                    disk.synced = max(disk.synced, written)
+        except OSError as error:
+            self._failed = True
+            raise InDoubt(f"committing: {error}") from error
 
     def commit(self, puts: Sequence[Put]) -> None:
         """Write all `puts` atomically and durably."""

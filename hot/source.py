@@ -27,7 +27,7 @@ from stratalog.schemas.errors import (
 )
 
 from . import frames, serving
-from .frames import Request
+from .frames import Reply, Request
 from .home import Home
 from .keys import Head
 from .keys import Position as Cursor
@@ -175,14 +175,17 @@ class SocketSource:
 
     def _ask(self, operation: str, **arguments: Any) -> Any:
         try:
-            frames.send(self._connection, Request(operation, arguments))
-            reply = frames.receive_reply(self._connection)
+            reply = self._exchange(Request(operation, arguments))
         except (OSError, msgspec.MsgspecError) as error:
             self.close()  # a late answer must not be taken for that of the next question
             raise Unavailable(f"the owner of the log {self.log_id} does not answer: {error}", hint="") from error
         if reply.error:
             raise _ERRORS.get(reply.error, Unavailable)(reply.message)
         return reply.result
+
+    def _exchange(self, request: Request) -> Reply:
+        frames.send(self._connection, request)
+        return frames.receive_reply(self._connection)
 
     def hello(self, cursor: Cursor) -> None:
         """Prove the cursor; raises `CursorMismatch`."""

@@ -124,10 +124,10 @@ class Replicator:
         cursor = read_cursor(conn, self._log_id)
         if cursor is not None:
             self.status.advance(cursor.lsn, cursor.lsn)
-        if not has_more(self._home, self._log_id, cursor):
+        source = self._opened(cursor)
+        if source is None:
             self._at_rest()
             return
-        source = open_source(self._home, self._log_id, cursor)
         try:
             if cursor is not None:
                 # The process before may have ended between its COMMIT and this.
@@ -138,6 +138,12 @@ class Replicator:
             self._copy(conn, source, cursor, idle_wait_s)
         finally:
             source.close()
+
+    def _opened(self, cursor: Cursor | None) -> LogSource | None:
+        """The log after a cursor that it has proven, `None` where it has nothing more."""
+        if not has_more(self._home, self._log_id, cursor):
+            return None
+        return open_source(self._home, self._log_id, cursor)
 
     def _inherited(self, conn: Connection, start: Cursor) -> Cursor:
         """Where an unknown log begins: at its first event, or where it was pruned before it was given a new id."""
