@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 PHONY_TESTS := test test-duckdb2 test-postgres
-.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine examples dagster docs clean
+.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine bench-hot examples dagster docs clean
 
 help:
 	@echo "make demo      install, then run the main job on real trajectories"
@@ -64,9 +64,18 @@ types: install
 imports: install
 	$(BIN)/lint-imports
 
-bench: bench-spine
+bench: bench-spine bench-hot
 
-bench-%: install
+# Peers of the benchmarks, in an environment of their own.
+.venv-peers/installed: benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --requirement benchmarks/requirements-peers.txt
+	@touch $@
+
+bench-hot: .venv-peers/installed
+
+# Not by an implicit rule, which make does not look for where a target is phony.
+bench-spine bench-hot: bench-%: install
 	$(BIN)/python benchmarks/$*.py
 
 examples: install
@@ -79,5 +88,5 @@ docs: install
 	$(BIN)/python -m stratalog.cold.schema_docs > docs/schema.md
 
 clean:
-	rm -rf $(VENV) .venv-duckdb2 build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-duckdb2 .venv-peers build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ nobody may be told "durable" by a sync that began before the failure was known.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,11 +35,34 @@ _BLOB_BYTES_MIN = 4096
 Pair = tuple[bytes, bytes]
 
 
+class _Process:
+    """Whether RocksDB can be used in this process: its threads are started once and are not in a forked child."""
+
+    used = forked = False
+
+    @classmethod
+    def use(cls) -> None:
+        if cls.forked:
+            raise Invalid(
+                "a hot log cannot be opened in a process that was forked from one that had opened a hot log",
+                hint="start processes with the methods spawn or forkserver of multiprocessing",
+            )
+        cls.used = True
+
+    @classmethod
+    def after_fork(cls) -> None:
+        cls.forked = cls.used
+
+
+os.register_at_fork(after_in_child=_Process.after_fork)
+
+
 class RocksStore:
     """One RocksDB database with a column family per key space; see `Store` for the contract."""
 
     def __init__(self, path: Path, settings: HotSettings, *, mode: DBRecoveryMode | None = None) -> None:
         """Open or create. `mode` is another recovery mode, to salvage what a damaged database still has."""
+        _Process.use()
         self.path = path
         self._failed: str | None = None
         self._commit_lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,10 @@ SMALL_SETTINGS = "[hot]\nmemtable_bytes = 1048576\ndisk_free_min = 0.0\n"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """An empty home."""
-    return make_home(tmp_path / "home")
+def home() -> Iterator[Home]:
+    """An empty home, at a path that is short enough for its sockets."""
+    with tempfile.TemporaryDirectory(prefix="stratalog-test-", ignore_cleanup_errors=True) as folder:
+        yield make_home(Path(folder) / "home")
 
 
 def make_home(path: Path) -> Home:

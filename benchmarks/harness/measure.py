@@ -7,6 +7,7 @@ Python is not part of them. The peak is VmHWM: ru_maxrss of a child begins with 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,10 +22,21 @@ STAGE_FLAG = "--stage"
 TIMEOUT_S = 1800
 
 
-def run_stage(script: Path, name: str, **arguments: Any) -> dict[str, Any]:
-    """Run a stage of `script` in a process of its own; its result, with `peak_bytes`."""
-    command = [sys.executable, str(script), STAGE_FLAG, name, json.dumps(arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+def stage_command(script: Path, name: str, **arguments: Any) -> list[str]:
+    """The command line that runs a stage of `script`."""
+    return [sys.executable, str(script), STAGE_FLAG, name, json.dumps(arguments)]
+
+
+def run_stage(
+    script: Path, name: str, *, variables: Mapping[str, str] | None = None, **arguments: Any
+) -> dict[str, Any]:
+    """Run a stage of `script` in a process of its own; its result, with `peak_bytes`.
+
+    `variables` are added to the environment.
+    """
+    command = stage_command(script, name, **arguments)
+    environment = {**os.environ, **(variables or {})}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False, env=environment)
     if done.returncode != 0:
         raise SystemExit(f"the stage {name} ended with exit code {done.returncode}")
     result: dict[str, Any] = json.loads(done.stdout)

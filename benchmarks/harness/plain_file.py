@@ -16,11 +16,11 @@ GROUP_RECORDS_MAX = 256
 
 
 class PlainFile:
-    """Durable appends for coroutines."""
+    """Durable appends for coroutines and threads."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._queue: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._queue: list[tuple[bytes, asyncio.Future[None] | threading.Lock]] = []
         self._work = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -44,6 +44,15 @@ class PlainFile:
             self._work.notify()
         await done
 
+    def append_blocking(self, record: bytes) -> None:
+        """`append`, for threads."""
+        gate = threading.Lock()
+        gate.acquire()
+        with self._work:
+            self._queue.append((record, gate))
+            self._work.notify()
+        gate.acquire()
+
     def _run(self) -> None:
         while True:
             with self._work:
@@ -54,8 +63,14 @@ class PlainFile:
                 group, self._queue = self._queue[:GROUP_RECORDS_MAX], self._queue[GROUP_RECORDS_MAX:]
             os.write(self._descriptor, b"".join(record for record, _ in group))
             os.fdatasync(self._descriptor)
-            waiters = [done for _, done in group]
-            waiters[0].get_loop().call_soon_threadsafe(_release, waiters)
+            waiting = []
+            for _, done in group:
+                if isinstance(done, asyncio.Future):
+                    waiting.append(done)
+                else:
+                    done.release()
+            if waiting:
+                waiting[0].get_loop().call_soon_threadsafe(_release, waiting)
 
 
 def _release(waiters: list[asyncio.Future[None]]) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from .machine import Machine
 
@@ -24,10 +25,14 @@ class Row:
     low: float | None = None
     high: float | None = None
     """Smallest and largest of the rounds."""
+    round_ratio: float | None = None
+    """The median of the ratios of the rounds, where value and baseline were measured by turns."""
 
     @property
     def ratio(self) -> float | None:
         """Value over baseline."""
+        if self.round_ratio is not None:
+            return self.round_ratio
         return self.value / self.baseline if self.baseline else None
 
     @property
@@ -41,12 +46,17 @@ class Row:
 def write_json(path: Path, rows: Sequence[Row]) -> None:
     """The rows as a list of objects."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(documents(rows), indent=2) + "\n", encoding="utf-8")
+
+
+def documents(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as objects for JSON."""
     kept = ("name", "value", "unit", "baseline", "target", "low", "high")
-    documents = []
+    found = []
     for row in rows:
         values = {name: value for name, value in asdict(row).items() if name in kept}
-        documents.append(values | {"ratio": row.ratio, "met": row.met})
-    path.write_text(json.dumps(documents, indent=2) + "\n", encoding="utf-8")
+        found.append(values | {"ratio": row.ratio, "met": row.met})
+    return found
 
 
 def number(value: float | None) -> str:
