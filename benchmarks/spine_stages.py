@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
+from harness.driven import Driven
 from harness.measure import Stage, Stopwatch
 from harness.plain_file import PlainFile
 
@@ -71,39 +71,6 @@ def append(home: str, plain: str, appenders: int, seconds: float) -> dict[str, A
 
     ours, least = asyncio.run(work())
     return ours.result() | {"plain": least.result()}
-
-
-class Driven:
-    """Calls that were made again and again, and how long each took."""
-
-    def __init__(self) -> None:
-        self._latencies: list[float] = []
-        self._elapsed = 0.0
-
-    async def drive(self, calls: Sequence[Callable[[], Awaitable[object]]], seconds: float) -> None:
-        """Make each call again and again, all of them at the same time."""
-        started = time.perf_counter()
-        end = started + seconds
-
-        async def repeat(call: Callable[[], Awaitable[object]]) -> None:
-            before = started
-            while before < end:
-                await call()
-                after = time.perf_counter()
-                self._latencies.append(after - before)
-                before = after
-
-        await asyncio.gather(*map(repeat, calls))
-        self._elapsed += time.perf_counter() - started
-
-    def result(self) -> dict[str, float]:
-        """Events, seconds, and the time from call to return (µs)."""
-        return {
-            "events": len(self._latencies),
-            "seconds": self._elapsed,
-            "p50_us": median(self._latencies) * 1e6,
-            "p99_us": quantiles(self._latencies, n=100)[98] * 1e6,
-        }
 
 
 def fill(home: str, trajectories: int) -> dict[str, Any]:
