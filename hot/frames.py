@@ -14,6 +14,8 @@ import msgspec
 from stratalog.schemas.errors import Unavailable
 
 FRAME_BYTES_MAX = (1 << 31) - 1
+REQUEST_BYTES_MAX = 16 << 20
+"""A request names positions; what claims to be larger is no request, and its length is not believed."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -46,24 +48,26 @@ def send(connection: socket.socket, message: Request | Reply) -> None:
 
 
 def receive_request(connection: socket.socket) -> Request | None:
-    """The next request, `None` when the peer has gone."""
-    payload = _receive(connection)
+    """The next request, `None` when the peer has gone; raises `Unavailable` for one that is too large."""
+    payload = _receive(connection, REQUEST_BYTES_MAX)
     return None if payload is None else _requests.decode(payload)
 
 
 def receive_reply(connection: socket.socket) -> Reply:
     """The next reply; raises `Unavailable` when the peer has gone."""
-    payload = _receive(connection)
+    payload = _receive(connection, FRAME_BYTES_MAX)
     if payload is None:
         raise Unavailable("the owner of the log has gone", hint="")
     return _replies.decode(payload)
 
 
-def _receive(connection: socket.socket) -> bytes | None:
+def _receive(connection: socket.socket, bytes_max: int) -> bytes | None:
     head = _exactly(connection, _LENGTH.size)
     if head is None:
         return None
     (length,) = _LENGTH.unpack(head)
+    if length > bytes_max:
+        raise Unavailable(f"a frame of {length} bytes is too large", hint="")
     return _exactly(connection, length)
 
 
