@@ -40,9 +40,9 @@ def accept_loss(home: Home, folder: Path) -> tuple[Path, FileLock]:
     """Make a log of what is readable in `folder`, whose lock the caller holds; returns it locked."""
     finished = [path for path, file in home.logs() if file.salvaged_from == folder.name]
     if finished:
+        _set_aside(folder)
         lock = FileLock(finished[0] / "OWNER")
         lock.acquire()
-        _set_aside(folder)
         return finished[0], lock
     old = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
     draft = Draft(home, old.role, replicated_id(folder, old), folder.name)
@@ -50,13 +50,13 @@ def accept_loss(home: Home, folder: Path) -> tuple[Path, FileLock]:
         _salvage(folder / "db", draft.path / "db", home.settings.hot)
         os.sync()  # the copy must be on disk before the damaged log steps aside
         made = draft.finish()
+        _set_aside(folder)
     except OSError as error:
         draft.lock.release()
         raise translate(error, f"salvaging {folder}") from error
     except BaseException:
         draft.lock.release()
         raise
-    _set_aside(folder)
     return made, draft.lock
 
 
