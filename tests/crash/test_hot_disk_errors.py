@@ -1,0 +1,35 @@
+"""A disk that fails: an error at a write or a sync leaves an append in doubt, never wrong, and takes nothing else along."""
+
+from __future__ import annotations
+
+import pytest
+from crash.crashpoints import crash_at_points
+from crash.disks.loop import LoopDisk
+from crash.forks import Forks
+from crash.workloads import WORKLOADS
+
+pytestmark = [pytest.mark.required_in_ci, pytest.mark.slow]
+
+SAMPLE = 20
+CONTROL_SAMPLE = 40
+
+
+@pytest.mark.parametrize("way", ["error", "error_power"])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_failed_write_or_sync_loses_nothing(
+    shimmed_forks: Forks, disk: LoopDisk, workload: str, way: str
+) -> None:
+    tally = crash_at_points(shimmed_forks, disk, workload, way, count=SAMPLE, seed=1)
+    assert tally.failures == []
+    if (workload, way) == ("groups", "error"):
+        assert tally.in_doubt_there > 0, "no append failed and turned out to be there"
+
+
+@pytest.mark.parametrize(
+    ("way", "sabotage"), [("error", "doubt_as_refusal"), ("error_power", "swallow_errors")]
+)
+def test_the_errors_find_a_log_without_its_guard(
+    shimmed_forks: Forks, disk: LoopDisk, way: str, sabotage: str
+) -> None:
+    tally = crash_at_points(shimmed_forks, disk, "groups", way, count=CONTROL_SAMPLE, seed=1, sabotage=sabotage)
+    assert tally.failures, f"the errors did not find a log with {sabotage}"
