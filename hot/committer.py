@@ -25,6 +25,9 @@ from stratalog.schemas.settings import HotSettings
 
 from .keys import Position
 
+GATHERING_S_MAX = 0.002
+"""How long a group waits for the coroutines of a loop to stage what they have ready."""
+
 
 class Waiter(Protocol):
     """Somebody who waits for a staged entry; called from the commit thread."""
@@ -124,7 +127,8 @@ class Committer:
         self._work = threading.Condition(self.lock)
         self._queue: deque[Staged] = deque()
         self._group: list[Staged] = []
-        self._idle = False
+        self._gathering = False
+        """A loop is between the first entry of its coroutines and the last one."""
         self._stopping = False
         self.failure: StratalogError | None = None
         self.groups = 0
@@ -134,9 +138,23 @@ class Committer:
             self._thread.start()
 
     def stage(self, entry: Staged) -> None:
-        """Queue an entry; the caller holds `lock` and has checked `failure`."""
+        """Queue an entry; the caller holds `lock` and has checked `failure`.
+
+        A coroutine's entry does not wake the commit thread at once: the other coroutines that are ready stage theirs
+        first, and go into the same group.
+        """
         self._queue.append(entry)
-        if self._idle:
+        waiter = entry.waiter
+        if not isinstance(waiter, LoopWaiter):
+            self._work.notify()
+        elif not self._gathering:
+            self._gathering = True
+            waiter.loop.call_soon(self._gathered)
+
+    def _gathered(self) -> None:
+        """Called in the loop when the coroutines that were ready have had their turn."""
+        with self.lock:
+            self._gathering = False
             self._work.notify()
 
     def close(self) -> None:
@@ -199,14 +217,18 @@ class Committer:
         """Wait for something to do; meanwhile call `after_group` when it wants to be."""
         while True:
             with self.lock:
-                while not self._queue and not self._stopping:
-                    self._idle = True
-                    if not self._work.wait(self._again_s):
+                while not self._ready():
+                    gathering = self._gathering and bool(self._queue)
+                    if not self._work.wait(GATHERING_S_MAX if gathering else self._again_s):
+                        if gathering:
+                            self._gathering = False  # the loop is busy with something else
                         break
-                self._idle = False
-                if self._queue or self._stopping:
+                if self._ready():
                     return
             self._again_s = self._after_group()
+
+    def _ready(self) -> bool:
+        return self._stopping or (bool(self._queue) and not self._gathering)
 
     def _next_group(self) -> tuple[list[Staged], list[Put]]:
         if self._settings.group_window_us:
@@ -223,9 +245,7 @@ class Committer:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return
-                self._idle = True
                 self._work.wait(remaining)
-                self._idle = False
 
     def _take(self, *, everything: bool) -> list[Staged]:
         queue, settings = self._queue, self._settings

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from stratalog.schemas.errors import Corrupt, InDoubt, Invalid, Locked, StratalogError
 
 _NO_SPACE = ("No space left", "Disk quota exceeded")
@@ -21,3 +24,12 @@ def translate(error: Exception, doing: str) -> StratalogError:
     if text.startswith("IO error") or isinstance(error, OSError):
         return InDoubt(f"{doing}: {text}")
     return Invalid(f"{doing}: {text}", hint="this is not expected; please report it with the text above")
+
+
+@contextlib.contextmanager
+def translating(doing: str) -> Iterator[None]:
+    """Errors of the operating system in this block become those that callers understand."""
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, doing) from error

@@ -85,6 +85,8 @@ class FileLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if os.fstat(descriptor).st_ino != self.path.stat().st_ino:
                 raise FileNotFoundError(f"{self.path} was replaced")  # what was locked is not what lies here now
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note or f"process {os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             holder = os.read(descriptor, 200).decode("ascii", "replace").strip()
             os.close(descriptor)
@@ -92,8 +94,6 @@ class FileLock:
         except BaseException:
             os.close(descriptor)
             raise
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note or f"process {os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
         _held.add(self)
 

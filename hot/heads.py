@@ -19,6 +19,7 @@ from stratalog.schemas.protocols import Put, Store
 from . import keys
 from .keys import Head
 
+_FLAGGING = frozenset({"TaskStarted", "TaskFinished", "TrajectoryReopened"})
 SAVE_EVERY_EVENTS = 65_536
 CACHED_MAX = 200_000
 
@@ -52,9 +53,13 @@ class Heads:
     def set(self, head: Head, body: EventBody) -> Head:
         """Take in the head after an event with this body; returns it with its flags."""
         head = flagged(head, body)
-        self.adopt(head)
-        self._pin(head, kind_of(body))
+        self.advance(head, kind_of(body))
         return head
+
+    def advance(self, head: Head, kind: str) -> None:
+        """Take in a head that has its flags, after an event of this kind."""
+        self.adopt(head)
+        self._pin(head, kind)
 
     def adopt(self, head: Head) -> None:
         """Take a head as it is, without an event."""
@@ -110,6 +115,8 @@ class Heads:
 def flagged(head: Head, body: EventBody) -> Head:
     """The head after an event with this body, as to whether the trajectory is an import and whether it has ended."""
     kind = kind_of(body)
+    if kind not in _FLAGGING:
+        return head
     imported = head.imported or (isinstance(body, TaskStarted) and body.source is not None)
     ended = (head.ended and kind != "TrajectoryReopened") or kind == "TaskFinished"
     if (imported, ended) == (head.imported, head.ended):

@@ -283,7 +283,7 @@ class HotLog:
             prepared = await asyncio.to_thread(engine.place, prepared)  # the event loop never waits for the disk
         waiter = LoopWaiter(asyncio.get_running_loop())
         engine.stage(head, prepared, notes, waiter)
-        result: list[Receipt] = await asyncio.shield(waiter.future)
+        result: list[Receipt] = await waiter.future
         return result
 
     def _staged_blocking(

@@ -18,6 +18,7 @@ import msgspec
 
 from stratalog.schemas.errors import OpenRefused
 
+from .faults import translating
 from .files import forget_drafts, write_durably, write_quickly
 
 _HASH = re.compile(r"(?:[0-9a-f]{64})?")
@@ -78,16 +79,18 @@ class MarkFile:
         self._save(msgspec.json.encode(msgspec.structs.replace(mark, check=mark.checksum())), durable=durable)
 
     def _load(self) -> bytes:
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return b""
+        with translating(f"reading {self.path}"):
+            try:
+                return self.path.read_bytes()
+            except FileNotFoundError:
+                return b""
 
     def _save(self, content: bytes, *, durable: bool) -> None:
-        if durable:
-            write_durably(self.path, content)
-        else:
-            write_quickly(self.path, content)
+        with translating(f"writing {self.path}"):
+            if durable:
+                write_durably(self.path, content)
+            else:
+                write_quickly(self.path, content)
 
     def due_s(self, interval_s: float) -> float:
         """Seconds until it is `interval_s` since the last write; 0 or less when that is over."""

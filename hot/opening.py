@@ -17,6 +17,7 @@ import msgspec
 from stratalog.schemas.errors import Corrupt, InDoubt, Locked, NotFound, OpenRefused
 
 from .engine import Engine
+from .faults import translating
 from .files import FileLock, sync_folder
 from .home import Home, LogFile
 from .newlog import Draft
@@ -40,6 +41,11 @@ def open_engine(
     yielding: bool = False,
 ) -> Engine:
     """Open the log with `log_id`, else a free one of `role`, else a new one; see `HotLog.open` for the errors."""
+    with translating(f"opening a log of {home.path}"):
+        return _open_any(home, role, log_id, accept_loss, yielding)
+
+
+def _open_any(home: Home, role: str, log_id: uuid.UUID | None, accept_loss: bool, yielding: bool) -> Engine:
     if log_id is not None:
         folder = home.log_folder(log_id)
         if not (folder / "log.json").exists():

@@ -88,8 +88,10 @@ def prepare(event: NewEvent, settings: HotSettings, now_us: int) -> PreparedEven
         )
     if isinstance(event.body, TrajectoryClaimed):
         check_epoch(event.body.token)
-    given = _given_contents(event.blobs, offloaded, settings.blob_bytes_max)
-    _check_references(kind, encoded, given)
+    given: dict[str, tuple[BlobRef, bytes]] = {}
+    if event.blobs or offloaded or blobs_.MARKER in encoded:
+        given = _given_contents(event.blobs, offloaded, settings.blob_bytes_max)
+        _check_references(kind, encoded, given)
     created_at = now_us if event.created_at is None else event.created_at
     if not isinstance(created_at, int) or not 0 <= created_at <= CREATED_AT_MAX:
         raise Invalid(f"created_at {created_at} is not a time between 1970 and 9999, in µs")
@@ -192,7 +194,7 @@ class Stager:
             head = flagged(head, event.body)
             following.append(head)
         for head, event in zip(following, events, strict=True):
-            self._heads.set(head, event.body)
+            self._heads.advance(head, event.kind)
         self.last = Position(head.lsn, head.hash)
         return puts, receipts, size
 

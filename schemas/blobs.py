@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import msgspec
 
 PREVIEW_CHARS = 160
-_MARKER = b'{"$blob":'
+MARKER = b'{"$blob":'
+"""How every reference in a body begins; without it there is none."""
 
 # One JSON string token. Possessive, so that a string of 50 MB leaves no trail of backtracking points. One that never
 # ends goes to the end, or the search would begin again at each of its quotes.
@@ -67,7 +68,7 @@ def offload(body: bytes, inline_bytes_max: int) -> tuple[bytes, list[tuple[BlobR
     """
     if len(body) <= inline_bytes_max:
         return body, []
-    given = {found.start(): found.end() for found in _REFERENCE.finditer(body)} if _MARKER in body else {}
+    given = {found.start(): found.end() for found in _REFERENCE.finditer(body)} if MARKER in body else {}
     pieces: list[bytes] = []
     blobs: list[tuple[BlobRef, bytes]] = []
     done = inside_until = 0
@@ -107,7 +108,7 @@ def foreign_json(raw: bytes) -> msgspec.Raw:
     """JSON that somebody else wrote (a model, a tool), for a field of any JSON: the same value, spelled so that nothing
     in it is taken for a reference of ours.
     """
-    return msgspec.Raw(raw.replace(_MARKER + b"{", _MARKER + b" {"))
+    return msgspec.Raw(raw.replace(MARKER + b"{", MARKER + b" {"))
 
 
 def references(body: bytes) -> Iterator[BlobRef]:
@@ -116,7 +117,7 @@ def references(body: bytes) -> Iterator[BlobRef]:
     A reference is written by `offload` or `msgspec.json.encode` and therefore has this exact spelling; inside a JSON
     string its quotes would be escaped, so a plain search over the bytes is exact.
     """
-    if _MARKER not in body:
+    if MARKER not in body:
         return
     for found in _REFERENCE.finditer(body):
         try:

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import struct
 import uuid
+from functools import lru_cache
 
 import msgspec
 
@@ -30,6 +31,12 @@ EVENT_BYTES_MAX = 1 << 20
 _DOMAIN = b"stratalog.event.v1\0"
 _HEADER = struct.Struct(">BBH16sQQq32s32sBB")
 _RECORD = struct.Struct(">BBQH")
+
+_sha256 = hashlib.sha256
+_IPAD, _OPAD = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
+_KEY_PADDING = bytes(64 - SECRET_BYTES)
+SECRETS_KEPT_MAX = 4096
+"""For so many trajectories at once the keyed hash states are kept in memory."""
 
 FLAG_ERASED = 1
 FLAG_SECRET = 2
@@ -106,9 +113,26 @@ def hash_header(encoded: bytes) -> bytes:
 
 
 def digest_body(secret: bytes, sequence_number: int, body: bytes) -> bytes:
-    """HMAC-SHA256 of the body under a key of its own, derived from the trajectory's secret (32 bytes)."""
-    key = hmac.digest(secret, sequence_number.to_bytes(8, "big"), "sha256")
-    return hmac.digest(key, body, "sha256")
+    """HMAC-SHA256 of the body under a key of its own, derived from the trajectory's secret (32 bytes).
+
+    `HMAC(HMAC(secret, sequence number), body)` by RFC 2104, spelled out: the two hash states that depend on the secret
+    alone are kept, which saves two of the six compressions of each event.
+    """
+    inner, outer = _keyed(secret)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(sequence_number.to_bytes(8, "big"))
+    outer.update(inner.digest())
+    key = outer.digest() + _KEY_PADDING
+    return _sha256(key.translate(_OPAD) + _sha256(key.translate(_IPAD) + body).digest()).digest()
+
+
+@lru_cache(maxsize=SECRETS_KEPT_MAX)
+def _keyed(secret: bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
+    """The inner and outer hash states of HMAC-SHA256 under a trajectory's secret."""
+    if len(secret) != SECRET_BYTES:
+        raise Corrupt(f"a trajectory's secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    block = secret + _KEY_PADDING
+    return _sha256(block.translate(_IPAD)), _sha256(block.translate(_OPAD))
 
 
 def check_kind(kind: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -281,10 +283,12 @@ def test_what_is_written_but_not_synced_is_not_read_and_may_be_gone() -> None:
         thread = threading.Thread(target=append)
         thread.start()
         reached.wait()
-        assert log.engine.store.last("events") is not None
-        assert names(log.read(trajectory_id)) == ["durable"] and log.get(3) is None
-        go_on.set()
-        thread.join()
+        try:
+            assert log.engine.store.get("events", (3).to_bytes(8, "big")) is not None
+            assert names(log.read(trajectory_id)) == ["durable"] and log.get(3) is None
+        finally:
+            go_on.set()
+            thread.join()
         assert len(errors) == 1
         assert names(log.read(trajectory_id)) == ["durable"]
         with pytest.raises(InDoubt, match="earlier commit failed"):
@@ -518,26 +522,24 @@ def test_each_process_takes_a_log_of_its_own_and_of_its_role(home: Home) -> None
         HotLog.open(home.path / "none", create=False).__enter__()
 
 
-def _open_at_once(path: str, start: Any, results: Any) -> None:
-    start.wait()
-    with HotLog.open(path) as log:
-        trajectory_id = log.start_blocking(tenant="t")
-        results.put((str(log.log_id), str(trajectory_id)))
-        start.wait()  # nobody closes before all are open
+OPENER = """
+import sys
+from stratalog.hot import HotLog
+with HotLog.open(sys.argv[1]) as log:
+    log.start_blocking(tenant="t")
+    print(log.log_id, flush=True)
+    sys.stdin.read()  # nobody closes before all are open
+"""
 
 
 def test_processes_that_open_at_once_get_different_logs(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    start, results = context.Barrier(4), context.Queue()
     path = tmp_path / "home"  # made by whoever comes first
-    processes = [context.Process(target=_open_at_once, args=(str(path), start, results)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert len({log_id for log_id, _ in found}) == 4
+    command = [sys.executable, "-c", OPENER, str(path)]
+    openers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    found = [opener.stdout.readline() for opener in openers if opener.stdout]
+    outcomes = [(opener.communicate(), opener.returncode) for opener in openers]
+    assert [code for _, code in outcomes] == [0] * 4
+    assert len(set(found)) == 4
     assert not list((path / "hot").glob(".new-*"))
 
 

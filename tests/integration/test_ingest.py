@@ -145,7 +145,7 @@ def test_the_head_shows_what_the_summary_knows(warm: Connection) -> None:
     log.append(story, story.events)
     copy(warm, log)
     first = head(warm, story.trajectory_id)
-    assert (first.status, first.model, first.imported, first.turns) == ("running", "m-1", True, 1)
+    assert (first.status, first.model, first.imported, first.turns) == ("imported", "m-1", True, 1)
     story.write(ModelReplied(text="ho", input_tokens=2, output_tokens=1))
     story.write(LabelsSet(labels={"team": "a"}))
     story.write(TaskFinished(status="completed"))

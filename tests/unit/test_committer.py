@@ -226,6 +226,9 @@ class CountingLoop:
     def create_future(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
 
+    def call_soon(self, *arguments: Any) -> Any:
+        return self._loop.call_soon(*arguments)
+
     def call_soon_threadsafe(self, *arguments: Any) -> Any:
         self.calls += 1
         return self._loop.call_soon_threadsafe(*arguments)
@@ -240,6 +243,23 @@ async def test_coroutines_are_released_with_one_call_into_their_loop_per_group(m
     bench.store.gate.set()
     assert await asyncio.gather(*(waiter.future for waiter in waiters)) == lsns
     assert loop.calls == 1
+
+
+async def test_coroutines_that_are_ready_together_go_into_one_group(make: Callable[..., Bench]) -> None:
+    bench = make()
+    waiters = [LoopWaiter(asyncio.get_running_loop()) for _ in range(30)]
+    for waiter in waiters:
+        bench.stage(waiter)
+    await asyncio.gather(*(waiter.future for waiter in waiters))
+    assert bench.committer.groups == 1
+
+
+async def test_a_thread_does_not_wait_for_coroutines_that_never_come(make: Callable[..., Bench]) -> None:
+    bench = make()
+    waiter = ThreadWaiter()
+    bench.stage(LoopWaiter(asyncio.get_running_loop()))
+    bench.stage(waiter)
+    waiter.wait()  # blocks the loop, so that the coroutine's group cannot be closed by it
 
 
 async def test_coroutines_hear_of_a_failure(make: Callable[..., Bench]) -> None:
