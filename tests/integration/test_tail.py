@@ -280,6 +280,19 @@ def test_a_reader_gives_the_log_up_when_an_appender_wants_it(home: Home) -> None
     assert len(home.log_ids()) == 1
 
 
+def test_a_reader_does_not_take_a_log_that_an_appender_asks_for(home: Home) -> None:
+    with HotLog.open(home) as log:
+        fill(log)
+        log_id = log.log_id
+    wanted = home.log_folder(log_id) / opening.WANTED
+    wanted.touch()
+    with pytest.raises(Locked, match="wants"):
+        LocalSource(home, log_id)
+    os.utime(wanted, (0, 0))  # nobody has asked again since 1970
+    LocalSource(home, log_id).close()
+    assert not wanted.exists()
+
+
 def test_a_reader_that_does_not_give_the_log_up_is_waited_for_in_vain(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,7 +579,7 @@ def machine(base: Path) -> type[RuleBasedStateMachine]:
             self.log = HotLog.open(self.home, serve=False).__enter__()
             assert len(self.home.log_ids()) == 1
 
-        @rule(imported=st.booleans())
+        @rule(imported=st.sampled_from([True, True, False]))
         def start(self, imported: bool) -> None:
             source = Source(format="f") if imported else None
             trajectory_id = self.log.start_blocking(tenant="t", body=TaskStarted(source=source))
@@ -609,6 +622,16 @@ def machine(base: Path) -> type[RuleBasedStateMachine]:
             receipt = data.draw(st.sampled_from(self.model.events))[2]
             self.log.acknowledge(receipt.lsn, receipt.hash)
             self.model.replicated = max(self.model.replicated, receipt.lsn)
+
+        @precondition(lambda self: self.model.events)
+        @rule(reopen=st.booleans())
+        def replicate_and_prune(self, reopen: bool) -> None:
+            receipt = self.model.events[-1][2]
+            self.log.acknowledge(receipt.lsn, receipt.hash)
+            self.model.replicated = receipt.lsn
+            self.prune()
+            if reopen:
+                self.reopen()
 
         @rule()
         def prune(self) -> None:
