@@ -57,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     output = Output(json_mode="--json" in arguments)
     try:
         result = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()  # here, where a reader that has gone is understood
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
         output.error(Usage(" ".join(str(error).split()), hint=_help_of(error)))
