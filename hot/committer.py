@@ -98,6 +98,9 @@ class LoopWaiter:
 class Committer:
     """Owns the commit thread. `lock` guards staging; hold it when calling `stage`.
 
+    One thread at a time commits: the commit thread, or a caller that would otherwise only wait for it, which saves two
+    changes of threads where nobody else is appending.
+
     Without a thread (`threaded=False`, in the simulator) whoever owns it calls `step`.
     """
 
@@ -117,6 +120,7 @@ class Committer:
         `after_group` is called when the waiters have been released, and again after the seconds that it returns.
         """
         self.lock = threading.Lock()
+        self._leading = threading.Lock()
         self._store = store
         self._settings = settings
         self._drain_due = drain_due
@@ -138,16 +142,14 @@ class Committer:
             self._thread.start()
 
     def stage(self, entry: Staged) -> None:
-        """Queue an entry; the caller holds `lock` and has checked `failure`.
+        """Queue an entry; the caller holds `lock` and has checked `failure`, and calls `wait` with a `ThreadWaiter`, or `wake`.
 
         A coroutine's entry does not wake the commit thread at once: the other coroutines that are ready stage theirs
         first, and go into the same group.
         """
         self._queue.append(entry)
         waiter = entry.waiter
-        if not isinstance(waiter, LoopWaiter):
-            self._work.notify()
-        elif not self._gathering:
+        if isinstance(waiter, LoopWaiter) and not self._gathering:
             self._gathering = True
             waiter.loop.call_soon(self._gathered)
 
@@ -168,16 +170,34 @@ class Committer:
             self._finish()
 
     def wait(self, waiter: ThreadWaiter) -> Any:
-        """Wait for an entry that was staged; returns its result or raises its error."""
+        """Wait for an entry that was staged, or commit it here; returns its result or raises its error."""
         if not self._threaded:
             self._finish()
+        elif self._leading.acquire(blocking=False):
+            try:
+                self._lead()
+            finally:
+                self._leading.release()
+                if self._queue:
+                    self.wake()
+        else:
+            self.wake()
         return waiter.wait()
+
+    def wake(self) -> None:
+        """Let the commit thread look for work."""
+        with self.lock:
+            self._work.notify()
 
     def step(self) -> bool:
         """Commit the next group here, where there is no thread; whether there was one and it is durable."""
+        return self._lead()
+
+    def _lead(self) -> bool:
+        """Commit the next group; the caller is the only one who does. Whether there was one and it is durable."""
         try:
-            return self._commit_next()
-        except Exception as error:  # noqa: BLE001 - as in the thread
+            return self.failure is None and self._commit_next()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
             self._fail(error)
             return False
 
@@ -190,13 +210,15 @@ class Committer:
         return [*self._group, *self._queue]
 
     def _run(self) -> None:
-        try:
-            going = True
-            while going:
+        while True:
+            try:
                 self._rest()
-                going = self._commit_next()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
-            self._fail(error)
+            except Exception as error:  # noqa: BLE001 - as in `_lead`
+                self._fail(error)
+            with self._leading:
+                committed = self._lead()
+            if not committed and (self._stopping or self.failure is not None):
+                return
 
     def _commit_next(self) -> bool:
         group, puts = self._next_group()
@@ -228,7 +250,7 @@ class Committer:
             self._again_s = self._after_group()
 
     def _ready(self) -> bool:
-        return self._stopping or (bool(self._queue) and not self._gathering)
+        return self._stopping or self.failure is not None or (bool(self._queue) and not self._gathering)
 
     def _next_group(self) -> tuple[list[Staged], list[Put]]:
         if self._settings.group_window_us:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from stratalog.schemas.envelope import Envelope
 from stratalog.schemas.errors import (
@@ -167,6 +168,25 @@ class Engine:
             puts, receipts, size = self.stager.stage(head(), prepared)
         puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in notes.items()]
         self._committer.stage(Staged(puts, len(prepared), self.stager.last, size, waiter, receipts))
+
+    def append(self, trajectory_id: uuid.UUID, prepared: PreparedEvent, waiter: Waiter) -> None:
+        """`stage` for the one next event of a trajectory that is here; `waiter` is released with its receipt."""
+        try:
+            self._budget.check()
+            committer, stager = self._committer, self.stager
+            with committer.lock:
+                self._check_open()
+                puts, receipt, size = stager.stage_one(stager.known(trajectory_id), prepared)
+                committer.stage(Staged(puts, 1, stager.last, size, waiter, receipt))
+        except InDoubt:
+            raise
+        except StratalogError:
+            self._abandon([prepared])
+            raise
+
+    def wait(self, waiter: ThreadWaiter) -> Any:
+        """Wait in a thread for what was staged with `waiter`; see `Committer.wait`."""
+        return self._committer.wait(waiter)
 
     def step(self) -> bool:
         """Commit what is next, in an engine without a thread; whether there was something."""

@@ -29,8 +29,8 @@ class Heads:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._heads: dict[uuid.UUID, Head] = {}
-        self._dirty: set[uuid.UUID] = set()
+        self._heads: dict[int, Head] = {}  # by the id's number: a UUID hashes itself in Python
+        self._dirty: set[int] = set()
         self._live: dict[uuid.UUID, int] = {}
         self._live_changed: dict[uuid.UUID, int] = {}
         self.saved_lsn = 0
@@ -43,11 +43,11 @@ class Heads:
 
     def get(self, trajectory_id: uuid.UUID) -> Head | None:
         """The head, from memory or from the store."""
-        head = self._heads.get(trajectory_id)
+        head = self._heads.get(trajectory_id.int)
         if head is None:
             stored = self._store.get("meta", keys.HEAD_PREFIX + trajectory_id.bytes)
             if stored is not None:
-                head = self._heads[trajectory_id] = keys.decode_head(stored)
+                head = self._heads[trajectory_id.int] = keys.decode_head(stored)
         return head
 
     def set(self, head: Head, body: EventBody) -> Head:
@@ -63,8 +63,9 @@ class Heads:
 
     def adopt(self, head: Head) -> None:
         """Take a head as it is, without an event."""
-        self._heads[head.trajectory_id] = head
-        self._dirty.add(head.trajectory_id)
+        number = head.trajectory_id.int
+        self._heads[number] = head
+        self._dirty.add(number)
 
     def _pin(self, head: Head, kind: str) -> None:
         trajectory_id = head.trajectory_id
@@ -87,10 +88,10 @@ class Heads:
         """What to commit so that the stored heads are current up to `position`; the save before must be committed."""
         if len(self._heads) > CACHED_MAX:
             # Only heads that an earlier save has stored: those of this one cannot be read before its commit.
-            self._heads = {trajectory_id: self._heads[trajectory_id] for trajectory_id in self._dirty}
+            self._heads = {number: self._heads[number] for number in self._dirty}
         puts = [
-            Put("meta", keys.HEAD_PREFIX + trajectory_id.bytes, keys.encode(self._heads[trajectory_id]))
-            for trajectory_id in self._dirty
+            Put("meta", keys.HEAD_PREFIX + number.to_bytes(16, "big"), keys.encode(self._heads[number]))
+            for number in self._dirty
         ]
         puts += [
             Put("meta", keys.LIVE_PREFIX + trajectory_id.bytes, pin.to_bytes(8, "big"))
@@ -108,7 +109,7 @@ class Heads:
         yield from in_memory.values()
         for _, value in self._store.scan("meta", keys.HEAD_PREFIX, keys.prefix_end(keys.HEAD_PREFIX)):
             head = keys.decode_head(value)
-            if head.trajectory_id not in in_memory:
+            if head.trajectory_id.int not in in_memory:
                 yield head
 
 

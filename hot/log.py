@@ -137,11 +137,12 @@ class HotLog:
     @property
     def engine(self) -> Engine:
         """The open engine; raises `Invalid` after close and in a forked child, whose threads do not exist."""
-        if self._engine is None:
+        engine = self._engine
+        if engine is None:
             raise Invalid("this log is not open", hint="use it inside: with HotLog.open(home) as log")
         if self._pid != os.getpid():
             raise Invalid("this log was opened before a fork", hint="open a log of its own in each process")
-        return self._engine
+        return engine
 
     @property
     def log_id(self) -> uuid.UUID:
@@ -206,11 +207,17 @@ class HotLog:
         With `barrier="replicated"` also waits for Postgres: raises `Fenced` where the event was quarantined there,
         `Unavailable` after `timeout_s` seconds (the event is durable here in both cases).
         """
-        receipts = await self.append_many(trajectory_id, [NewEvent(body, created_at, contents_of(blobs))])
+        engine = self.engine
+        prepared = engine.prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()), self._clock())
+        if prepared.contents and prepared.is_large:
+            (prepared,) = await asyncio.to_thread(engine.place, [prepared])
+        waiter = LoopWaiter(asyncio.get_running_loop())
+        engine.append(trajectory_id, prepared, waiter)
+        receipt: Receipt = await waiter.future
         if barrier == "replicated":
-            reached = await self.engine.replicated.reached(receipts[0].lsn, timeout_s)
-            self._check_replicated(receipts[0], reached, timeout_s)
-        return receipts[0]
+            reached = await engine.replicated.reached(receipt.lsn, timeout_s)
+            self._check_replicated(receipt, reached, timeout_s)
+        return receipt
 
     def append_blocking(
         self,
@@ -223,9 +230,15 @@ class HotLog:
         timeout_s: float = REPLICATED_TIMEOUT_S,
     ) -> Receipt:
         """`append`, for threads."""
-        receipt = self.append_many_blocking(trajectory_id, [NewEvent(body, created_at, contents_of(blobs))])[0]
+        engine = self.engine
+        prepared = engine.prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()), self._clock())
+        if prepared.contents and prepared.is_large:
+            (prepared,) = engine.place([prepared])
+        waiter = ThreadWaiter()
+        engine.append(trajectory_id, prepared, waiter)
+        receipt: Receipt = engine.wait(waiter)
         if barrier == "replicated":
-            reached = self.engine.replicated.wait(receipt.lsn, timeout_s)
+            reached = engine.replicated.wait(receipt.lsn, timeout_s)
             self._check_replicated(receipt, reached, timeout_s)
         return receipt
 
@@ -296,7 +309,7 @@ class HotLog:
             prepared = engine.place(prepared)
         waiter = ThreadWaiter()
         engine.stage(head, prepared, notes, waiter)
-        result: list[Receipt] = waiter.wait()
+        result: list[Receipt] = engine.wait(waiter)
         return result
 
     def _check_replicated(self, receipt: Receipt, reached: bool, timeout_s: float) -> None:

@@ -19,7 +19,7 @@ from stratalog.schemas.chain import START, Link, next_header
 from stratalog.schemas.codec import decode_body, encode_body, kind_of
 from stratalog.schemas.envelope import HASH_BYTES, SECRET_BYTES, check_kind, encode_record
 from stratalog.schemas.errors import Conflict, Invalid, NotFound
-from stratalog.schemas.events import SCHEMA_VERSION, EventBody, TrajectoryClaimed, Unknown
+from stratalog.schemas.events import KINDS, SCHEMA_VERSION, EventBody, TrajectoryClaimed, Unknown
 from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
 
@@ -34,6 +34,9 @@ EPOCH_MAX = (1 << 63) - 1
 """Fencing tokens and sequence numbers are bigints in the warm tier."""
 CONTENTS_BYTES_MAX = (1 << 31) - (32 << 20)
 """The most content of one event: it must fit into one frame of the tail service."""
+
+
+_NO_CONTENTS: list[Placed] = []
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -69,6 +72,11 @@ class PreparedEvent(msgspec.Struct, frozen=True):
     created_at: int
 
     @property
+    def small_bytes(self) -> int:
+        """Bytes of the contents that are committed together with the event."""
+        return sum(ref.size for ref, content in self.contents if isinstance(content, bytes))
+
+    @property
     def is_large(self) -> bool:
         """Whether it has content that must be placed before the event is staged."""
         return any(is_large(ref) and isinstance(content, bytes) for ref, content in self.contents)
@@ -76,18 +84,18 @@ class PreparedEvent(msgspec.Struct, frozen=True):
 
 def prepare(event: NewEvent, settings: HotSettings, now_us: int) -> PreparedEvent:
     """Encode an event and put its bulk out of line; raises `Invalid`."""
-    kind = check_kind(kind_of(event.body))
-    try:
-        encoded, offloaded = blobs_.offload(encode_body(event.body), settings.inline_bytes_max)
-    except ValueError as error:
-        raise Invalid(f"the bytes of this {kind} are not JSON: {error}") from error
+    body = event.body
+    kind = type(body).__name__
+    if kind not in KINDS:
+        kind = check_kind(kind_of(body))
+    encoded = encode_body(body)
+    offloaded: list[tuple[BlobRef, bytes]] = []
+    if len(encoded) > settings.inline_bytes_max:
+        encoded, offloaded = blobs_.offload(encoded, settings.inline_bytes_max)
     if len(encoded) > settings.event_bytes_max:
-        raise Invalid(
-            f"this {kind} has {len(encoded)} bytes, more than event_bytes_max ({settings.event_bytes_max})",
-            hint="put large values into strings, which go out of line, or raise hot.event_bytes_max",
-        )
-    if isinstance(event.body, TrajectoryClaimed):
-        check_epoch(event.body.token)
+        raise _too_large(kind, len(encoded), settings.event_bytes_max)
+    if isinstance(body, TrajectoryClaimed):
+        check_epoch(body.token)
     given: dict[str, tuple[BlobRef, bytes]] = {}
     if event.blobs or offloaded or blobs_.MARKER in encoded:
         given = _given_contents(event.blobs, offloaded, settings.blob_bytes_max)
@@ -96,8 +104,16 @@ def prepare(event: NewEvent, settings: HotSettings, now_us: int) -> PreparedEven
     if not isinstance(created_at, int) or not 0 <= created_at <= CREATED_AT_MAX:
         raise Invalid(f"created_at {created_at} is not a time between 1970 and 9999, in µs")
     # As it will be read: what the log learns from a body must be the same now and when it is opened again.
-    body = decode_body(kind, encoded) if isinstance(event.body, Unknown) else event.body
-    return PreparedEvent(body, kind, encoded, list(given.values()), created_at)
+    if isinstance(body, Unknown):
+        body = decode_body(kind, encoded)
+    return PreparedEvent(body, kind, encoded, list(given.values()) if given else _NO_CONTENTS, created_at)
+
+
+def _too_large(kind: str, size: int, bytes_max: int) -> Invalid:
+    return Invalid(
+        f"this {kind} has {size} bytes, more than event_bytes_max ({bytes_max})",
+        hint="put large values into strings, which go out of line, or raise hot.event_bytes_max",
+    )
 
 
 def place(prepared: PreparedEvent, contents: Contents) -> PreparedEvent:
@@ -188,8 +204,10 @@ class Stager:
             lsn += 1
             head, record = self._next(head, event, lsn)
             puts.append(Put("events", keys.lsn_key(lsn), record))
-            puts += self._contents.puts(lsn, event.contents)
-            size += len(record) + sum(ref.size for ref, content in event.contents if isinstance(content, bytes))
+            size += len(record)
+            if event.contents:
+                puts += self._contents.puts(lsn, event.contents)
+                size += event.small_bytes
             receipts.append(Receipt(self._log_id, lsn, head.trajectory_id, head.sequence_number, head.hash))
             head = flagged(head, event.body)
             following.append(head)
@@ -197,6 +215,20 @@ class Stager:
             self._heads.advance(head, event.kind)
         self.last = Position(head.lsn, head.hash)
         return puts, receipts, size
+
+    def stage_one(self, head: Head, event: PreparedEvent) -> tuple[list[Put], Receipt, int]:
+        """`stage` for a single event."""
+        lsn = self.last.lsn + 1
+        head, record = self._next(head, event, lsn)
+        puts = [Put("events", keys.lsn_key(lsn), record)]
+        size = len(record)
+        if event.contents:
+            puts += self._contents.puts(lsn, event.contents)
+            size += event.small_bytes
+        head = flagged(head, event.body)
+        self._heads.advance(head, event.kind)
+        self.last = Position(lsn, head.hash)
+        return puts, Receipt(self._log_id, lsn, head.trajectory_id, head.sequence_number, head.hash), size
 
     def _next(self, head: Head, event: PreparedEvent, lsn: int) -> tuple[Head, bytes]:
         starts = head.lsn == 0

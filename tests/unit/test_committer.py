@@ -47,7 +47,10 @@ class Bench:
             self.lsn += events
             puts = [Put("events", self.lsn.to_bytes(8, "big"), b"")]
             self.committer.stage(Staged(puts, events, Position(self.lsn), size, waiter, self.lsn))
-            return self.lsn
+            lsn = self.lsn
+        if isinstance(waiter, ThreadWaiter):
+            self.committer.wake()
+        return lsn
 
     def blocked(self) -> ThreadWaiter:
         """Close the gate and let one commit arrive there."""
