@@ -42,6 +42,13 @@ STAGES: dict[str, Stage] = {
         reopening.fill_and_die,
     )
 }
+STALLS = (
+    ("nobody", "nobody", 0),
+    ("log at once", "log", 0),
+    ("log", "log", PLAN.delay_us),
+    ("holding", "holding", PLAN.delay_us),
+)
+"""Who syncs, and how much longer that takes."""
 
 
 @contextmanager
@@ -124,8 +131,9 @@ def run_delayed(folder: Path, page: Page) -> None:
     if library is None:
         return
     slow = slow_sync.variables(library, PLAN.delay_us)
-    for syncing in ("nobody", "log", "holding"):
-        page.stalls[syncing] = stage(folder, "stall", variables=slow, syncing=syncing, seconds=PLAN.stall_s)
+    for name, syncing, delay_us in STALLS:
+        variables = slow_sync.variables(library, delay_us)
+        page.stalls[name] = stage(folder, "stall", variables=variables, syncing=syncing, seconds=PLAN.stall_s)
     open_loop = [(window, 64, rate) for rate in PLAN.window_rates for window in PLAN.windows_us]
     closed_loop = [(window, events, 0) for window in (0, 2_000) for events in PLAN.groups]
     for window_us, events_max, rate in (*open_loop, *closed_loop):

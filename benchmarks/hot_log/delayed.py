@@ -23,7 +23,7 @@ from stratalog.hot.home import Home
 from . import bodies, slow_sync
 
 TICK_S = 0.0005
-APPENDERS = 64
+APPENDERS = 16
 TRAJECTORIES = 64
 
 
@@ -49,31 +49,33 @@ class Ticks:
 def stall(home: str, syncing: str, seconds: float) -> dict[str, Any]:
     """How late another thread and the event loop come while something syncs, and whether that holds them up.
 
-    `syncing` is `log` (64 coroutines append), `nobody`, or `holding` (a thread syncs without giving the interpreter
+    `syncing` is `log` (coroutines append), `nobody`, or `holding` (a thread syncs without giving the interpreter
     lock away: the control, which must show a stall).
     """
 
     async def work() -> dict[str, Any]:
         thread, loop = Ticks(), Ticks()
-        stop = threading.Event()
+        measuring, stop = threading.Event(), threading.Event()
 
         def tick() -> None:
             while not stop.is_set():
                 before = time.perf_counter()
                 time.sleep(TICK_S)
-                thread.note(before)
+                if measuring.is_set():
+                    thread.note(before)
 
         async def tick_loop() -> None:
             while not stop.is_set():
                 before = time.perf_counter()
                 await asyncio.sleep(TICK_S)
-                loop.note(before)
+                if measuring.is_set():
+                    loop.note(before)
 
         ticking = threading.Thread(target=tick)
         ticking.start()
         watching = asyncio.create_task(tick_loop())
         try:
-            events, syncs = await _SYNCING[syncing](home, seconds)
+            events, syncs = await _SYNCING[syncing](home, seconds, measuring)
         finally:
             stop.set()
             ticking.join()
@@ -83,20 +85,23 @@ def stall(home: str, syncing: str, seconds: float) -> dict[str, Any]:
     return asyncio.run(work())
 
 
-async def _log(home: str, seconds: float) -> tuple[int, int]:
+async def _log(home: str, seconds: float, measuring: threading.Event) -> tuple[int, int]:
     async with HotLog.open(home, serve=False) as log:
         ids = await bodies.start(log, APPENDERS)
         body, driven, before = bodies.result(), Driven(), slow_sync.count()
+        measuring.set()
         await driven.drive([partial(log.append, trajectory_id, body) for trajectory_id in ids], seconds)
+        measuring.clear()  # opening and closing a log is not what is measured
         return len(driven.latencies), slow_sync.count() - before
 
 
-async def _nobody(home: str, seconds: float) -> tuple[int, int]:
+async def _nobody(home: str, seconds: float, measuring: threading.Event) -> tuple[int, int]:
+    measuring.set()
     await asyncio.sleep(seconds)
     return 0, 0
 
 
-async def _holding(home: str, seconds: float) -> tuple[int, int]:
+async def _holding(home: str, seconds: float, measuring: threading.Event) -> tuple[int, int]:
     fdatasync = ctypes.PyDLL(None).fdatasync  # unlike CDLL it keeps the interpreter lock
     end = time.perf_counter() + seconds
     syncs = 0
@@ -109,11 +114,16 @@ async def _holding(home: str, seconds: float) -> tuple[int, int]:
                 fdatasync(file.fileno())
                 syncs += 1
 
+    measuring.set()
     await asyncio.to_thread(sync)
     return 0, syncs
 
 
-_SYNCING: dict[str, Callable[[str, float], Any]] = {"log": _log, "nobody": _nobody, "holding": _holding}
+_SYNCING: dict[str, Callable[[str, float, threading.Event], Any]] = {
+    "log": _log,
+    "nobody": _nobody,
+    "holding": _holding,
+}
 
 
 @contextmanager

@@ -21,7 +21,8 @@ OUT = ROOT / "benchmarks" / "out" / "hot.json"
 DOCS = ROOT / "docs" / "benchmarks"
 SYNCING = {
     "nobody": "nobody syncs",
-    "log": "64 coroutines append",
+    "log at once": "16 coroutines append, syncs as they are",
+    "log": "16 coroutines append, syncs delayed",
     "holding": "control: a sync that keeps the interpreter lock",
 }
 

@@ -12,7 +12,33 @@ from .plan import PLAN
 from .samples import Samples
 
 STEADY_RATIO = 1.1
-LIMITS: tuple[tuple[str, str], ...] = ()
+LIMITS = (
+    (
+        "One append at a time",
+        "encoding, digests, chain and batch take about 20 µs in a loop, and several times that right after a sync, "
+        "when nothing of the interpreter is in the caches any more; where a thread of its own commits, two changes "
+        "of thread come on top.",
+    ),
+    (
+        "Throughput and durable steps",
+        "the interpreter lock. Of the time of an event asyncio takes about 2 µs, encoding 2 to 4, the three keyed "
+        "and plain SHA-256 about 4, RocksDB's write, which keeps the lock, about 2, and the calls and objects "
+        "between them the rest; the plain file has the first of these only. The sync itself runs without the lock.",
+    ),
+    (
+        "Open loop",
+        "the same, as long as the rate is well below the throughput; beyond it the queue grows and latency is only a "
+        "matter of how long the run takes. The tail is other work on the same two cores, and a lock that a busy "
+        "thread gives away after 5 ms at the latest (`sys.getswitchinterval`).",
+    ),
+    (
+        "Write amplification",
+        "a sync writes the last, partly filled page of 4 KB of the log again, about one page for each group: 1 + "
+        "4096 / (events of a group × bytes of an event). Small groups come from fast syncs; a window makes them "
+        "larger.",
+    ),
+    ("Reopening", "reading the write-ahead log back into memory, then checking density and chains."),
+)
 
 
 def targets(samples: Samples, stalls: Mapping[str, dict[str, Any]], memory: Mapping[str, Any]) -> list[Row]:
@@ -70,18 +96,11 @@ def targets(samples: Samples, stalls: Mapping[str, dict[str, Any]], memory: Mapp
             at_most=True,
         )
     )
-    if stalls:
-        most = PLAN.delay_us / 2e3
-        rows += [
-            Row(
-                f"p99 of how late {who} comes, sync delayed by {PLAN.delay_us / 1000:g} ms",
-                stalls["log"][what]["p99_ms"],
-                "ms",
-                target=most,
-                at_most=True,
-            )
-            for what, who in (("thread", "another thread"), ("loop", "the event loop"))
-        ]
+    for what, who in (("thread", "another thread"), ("loop", "the event loop")):
+        if stalls:
+            added = stalls["log"][what]["p99_ms"] - stalls["log at once"][what]["p99_ms"]
+            shown = f"p99 of how late {who} wakes: what a delay of syncs by {PLAN.delay_us / 1000:g} ms adds"
+            rows.append(Row(shown, added, "ms", target=PLAN.delay_us / 2e3, at_most=True))
     return rows
 
 
