@@ -21,7 +21,7 @@ from .faults import translating
 from .files import FileLock, sync_folder
 from .home import Home, LogFile
 from .newlog import Draft
-from .recovery import check_database, check_wal
+from .recovery import check_database, check_wal, mend_manifest
 from .rocks import RocksStore
 from .salvage import accept_loss as salvage
 
@@ -102,6 +102,7 @@ def _start(home: Home, folder: Path, lock: FileLock) -> Engine:
     settings = home.settings.hot
     database = folder / "db"
     check_database(database)
+    mend_manifest(database)
     check_wal(database)
     try:
         store = RocksStore(database, settings)

@@ -23,7 +23,7 @@ from .files import write_durably
 from .heads import Heads
 from .keys import Head, Position
 from .marks import MarkFile
-from .walscan import scan_wal
+from .walscan import scan_wal, torn_at
 
 
 class Recovered(msgspec.Struct):
@@ -50,6 +50,17 @@ def check_wal(database: Path) -> None:
         _cut(path, report.bad_at)
 
 
+def mend_manifest(database: Path) -> None:
+    """Cut off a last record of RocksDB's manifest that a power loss has torn: nothing rests on what was not synced."""
+    try:
+        name = (database / "CURRENT").read_text("ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return
+    path = database / name
+    if name.startswith("MANIFEST-") and "/" not in name and path.exists() and (offset := torn_at(path)) is not None:
+        _cut(path, offset)
+
+
 def check_database(database: Path) -> None:
     """Raise `OpenRefused` where RocksDB would take the remains of a database for a new one, and remove them."""
     if (database / "CURRENT").exists():
@@ -60,7 +71,7 @@ def check_database(database: Path) -> None:
 
 
 def _cut(path: Path, size: int) -> None:
-    """Shorten a write-ahead log; what is cut off is kept beside the database."""
+    """Shorten a log; what is cut off is kept beside the database."""
     with path.open("r+b") as file:
         file.seek(size)
         write_durably(path.parent.parent / f"TORN-{path.stem}-{size}", file.read())

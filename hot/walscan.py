@@ -17,6 +17,7 @@ import google_crc32c
 import msgspec
 
 BLOCK_BYTES = 32 << 10
+SECTOR_BYTES = 512
 RESYNC_BYTES_MAX = 1 << 20
 """How far behind a bad record every offset is tried; farther on only those where blocks, and so records, begin."""
 
@@ -43,6 +44,35 @@ def scan_wal(path: Path) -> WalReport:
             return WalReport("clean", 0)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             return _scan(view)
+
+
+def torn_at(path: Path) -> int | None:
+    """Where the last record of a file in this format begins, if a sector of it is missing: it was never synced.
+
+    RocksDB writes its manifest in this format, too, and refuses to open where a power loss has torn the last record:
+    its sectors reach the disk in any order, and those that do not are zeros. A record that is wrong in another way, or
+    that valid ones follow, is damage, and not this.
+    """
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            bad_at = _scan(view).bad_at
+            if bad_at is None or not _misses_a_sector(view, bad_at) or _valid_after(view, bad_at + 1):
+                return None
+            return bad_at
+
+
+def _misses_a_sector(data: mmap.mmap, offset: int) -> bool:
+    for start in range(offset - offset % SECTOR_BYTES, len(data), SECTOR_BYTES):
+        if not any(data[max(start, offset) : start + SECTOR_BYTES]):
+            return True
+    return False
+
+
+def _valid_after(data: mmap.mmap, offset: int) -> bool:
+    ends = ((place // BLOCK_BYTES + 1) * BLOCK_BYTES for place in range(offset, len(data)))
+    return any(_record_at(data, offset + step, min(end, len(data))) for step, end in enumerate(ends))
 
 
 def _scan(data: mmap.mmap) -> WalReport:

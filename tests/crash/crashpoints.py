@@ -1,8 +1,8 @@
 """Crash points: the same work again and again, which dies, or fails, at its n-th file operation.
 
-`power` dies before the operation, and everything that was not synced is gone. `torn` dies with half of a write done, and
-everything that was written stays. In `error` the operation fails once, with EIO; the disk is well when the log is opened
-again. In `error_power` it fails once, and then the power fails too.
+`power` dies before the operation, and everything that was not synced is gone. `torn` dies with half of a write done,
+and everything that was written stays. In `error` the operation fails once, with EIO; the disk is well when the log is
+opened again. In `error_power` it fails once, and then the power fails too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from .disks import shim
 from .disks.loop import LoopDisk
 from .forks import Child, Forks
 from .runs import Tally
-from .writer import SMALL
 from .workloads import NEXT_NUMBER
-
+from .writer import SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ def crash_at_points(
     sabotage: str = "",
     first: int = 0,
 ) -> Tally:
-    """Crash at `count` operations of a workload, each kind of operation among them; at all from `first` on for `None`."""
+    """Crash at `count` operations of a workload, of each kind if it suffices; at all from `first` on for `None`."""
     tally = Tally()
     points = CrashPoints(forks, disk, workload, sabotage)
     operations = points.operations(WAYS[way])
@@ -134,5 +133,3 @@ def crash_at_points(
         if sabotage and tally.failures:
             break
     return tally
-
-

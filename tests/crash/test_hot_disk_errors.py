@@ -1,4 +1,4 @@
-"""A disk that fails: an error at a write or a sync leaves an append in doubt, never wrong, and takes nothing else along."""
+"""A disk that fails: an error at a write or a sync leaves an append in doubt, and takes nothing else along."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ CONTROL_SAMPLE = 40
 
 @pytest.mark.parametrize("way", ["error", "error_power"])
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_failed_write_or_sync_loses_nothing(
-    shimmed_forks: Forks, disk: LoopDisk, workload: str, way: str
-) -> None:
+def test_a_failed_write_or_sync_loses_nothing(shimmed_forks: Forks, disk: LoopDisk, workload: str, way: str) -> None:
     tally = crash_at_points(shimmed_forks, disk, workload, way, count=SAMPLE, seed=1)
     assert tally.failures == []
     if (workload, way) == ("groups", "error"):
         assert tally.in_doubt_there > 0, "no append failed and turned out to be there"
 
 
-@pytest.mark.parametrize(
-    ("way", "sabotage"), [("error", "doubt_as_refusal"), ("error_power", "swallow_errors")]
-)
-def test_the_errors_find_a_log_without_its_guard(
-    shimmed_forks: Forks, disk: LoopDisk, way: str, sabotage: str
-) -> None:
+@pytest.mark.parametrize(("way", "sabotage"), [("error", "doubt_as_refusal"), ("error_power", "swallow_errors")])
+def test_the_errors_find_a_log_without_its_guard(shimmed_forks: Forks, disk: LoopDisk, way: str, sabotage: str) -> None:
     tally = crash_at_points(shimmed_forks, disk, "groups", way, count=CONTROL_SAMPLE, seed=1, sabotage=sabotage)
     assert tally.failures, f"the errors did not find a log with {sabotage}"

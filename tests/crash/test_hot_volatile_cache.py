@@ -1,4 +1,4 @@
-"""A disk with a volatile write cache loses a random part of what it was not told to flush: nothing acknowledged is in it.
+"""A disk with a volatile cache loses a random part of what it was not told to flush: nothing acknowledged is in it.
 
 Other than in a power loss of the file system alone, writes reach the platter in no order here. The controls are a log
 that does not sync, and a file system that does not tell the disk to flush.

@@ -11,7 +11,6 @@ import itertools
 import random
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from stratalog.hot import HotLog, NewEvent
 from stratalog.schemas.errors import StratalogError

@@ -1,4 +1,4 @@
-"""Disks that crash: a loop image whose file system is shut down, one with a volatile cache, one that is full, a shim."""
+"""Disks that crash: a loop image whose file system is shut down, one with a volatile cache, and a shim that fails."""
 
 from __future__ import annotations
 

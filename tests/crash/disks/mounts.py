@@ -1,4 +1,4 @@
-"""Mounting for tests: what is mounted is unmounted again, also after a failed test, and what is needed is asked first."""
+"""Mounting for tests: what is mounted is unmounted again, also after a failed test."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ SOURCE = Path(__file__).with_suffix(".c")
 WRITE, SYNC, NAME = 1, 2, 4
 ALL = WRITE | SYNC | NAME
 """Classes of operations: writes and truncations, syncs, and what changes the names in a folder."""
-_FILES = re.compile(r"\.(log|sst|blob|dbtmp)$|(HEAD|REPLICATED|OWNER|CURRENT|MANIFEST|OPTIONS|IDENTITY|LOG|LOCK|config|json)")
+_FILES = re.compile(
+    r"\.(log|sst|blob|dbtmp)$|(HEAD|REPLICATED|OWNER|CURRENT|MANIFEST|OPTIONS|IDENTITY|LOG|LOCK|config|json)"
+)
 COUNT, DIE, DIE_TORN, FAIL, FAIL_ON = range(5)
 """Only count; die; die half-way through a write; fail once; fail from there on."""
 
