@@ -16,6 +16,8 @@ import msgspec
 from stratalog.schemas.codec import encode_body
 from stratalog.schemas.events import Body, TaskStarted
 
+from .ending import Ending
+
 MARK_BYTES = 8
 MARKS_PER_NOTE = 1024
 _PREFIX = b"import/"
@@ -36,6 +38,19 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     cuts: tuple[int, ...] = ()
     """Where the file ended when it was imported before, in the middle of something; see `source.Cut`."""
+    beginnings: tuple[bytes, ...] = ()
+    """For each cut the digest of the file up to it, empty where unknown; left out of the note while there is no cut."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """The cuts with their digests."""
+        known = (*self.beginnings, *(b"" for _ in self.cuts[len(self.beginnings) :]))
+        return tuple(Ending(cut, digest) for cut, digest in zip(self.cuts, known, strict=True))
+
+    def encoded(self) -> bytes:
+        """The note."""
+        fields = (self.count, self.state, self.cuts, self.beginnings)
+        return msgspec.msgpack.encode(fields if self.cuts else fields[:3])
 
 
 class Digest:
@@ -93,6 +108,10 @@ class Written:
         self._number = -1
         self._marks = b""
 
+    def again(self) -> Written:
+        """The same, to be compared from the beginning."""
+        return Written(self._notes, self.trajectory_id, self.progress)
+
     def compare(self, index: int, mark: bytes) -> None:
         """Event `index` of the file has this mark."""
         if not self.same or index >= self.progress.count:
@@ -113,7 +132,7 @@ class Writing:
         self._number, place = divmod(count, MARKS_PER_NOTE)
         marks = notes.note(marks_key(trajectory_id, self._number)) or b"" if place else b""
         self._marks = bytearray(marks[: place * MARK_BYTES])
-        self._cuts = progress.cuts if progress else ()
+        self._endings = progress.endings if progress else ()
         self._full: dict[bytes, bytes] = {}
 
     def add(self, mark: bytes) -> None:
@@ -124,17 +143,17 @@ class Writing:
             self._number += 1
             self._marks.clear()
 
-    def cut(self, offset: int) -> None:
-        """The events from here on depend on the file ending at `offset`."""
-        if offset not in self._cuts:
-            self._cuts = (*self._cuts, offset)
+    def cut(self, ending: Ending) -> None:
+        """The events from here on depend on the file ending here."""
+        if ending not in self._endings:
+            self._endings = (*self._endings, ending)
 
     def notes(self, digest: Digest) -> dict[bytes, bytes]:
         """The notes, with the cursor at `digest`."""
         notes, self._full = self._full, {}
         if self._marks:
             notes[marks_key(self._trajectory_id, self._number)] = bytes(self._marks)
-        notes[progress_key(self._trajectory_id)] = msgspec.msgpack.encode(
-            Progress(digest.count, digest.state, self._cuts)
-        )
+        cuts = tuple(ending.offset for ending in self._endings)
+        beginnings = tuple(ending.digest for ending in self._endings)
+        notes[progress_key(self._trajectory_id)] = Progress(digest.count, digest.state, cuts, beginnings).encoded()
         return notes

@@ -3,6 +3,19 @@
 Importing the same bytes again adds nothing, a file that has grown adds its growth, and a process that is killed at any
 moment is completed by the next run, because the cursor is committed together with the events. What is wrong with one
 file is reported and stops no other; only the log's own errors (no disk, a failed commit) end the import.
+
+Copies of one source may differ (cut, grown, changed). Whatever their order, and however they were imported before:
+
+- Once each of them has been imported, importing them again, in any order, appends nothing.
+- Everything that a copy says is in one trajectory of its source, whose events are never changed, only added to.
+- Copies that end between two things become as many trajectories as there are copies that are not the beginning of
+  another, in any order. Which of them is the first generation, and has the id of an only copy, depends on the order.
+- A copy that ends in the middle of something (a half line, a reply whose end does not show) has events that say so. If
+  it is imported before the file that it is the beginning of, both are one trajectory; if after, it is another one.
+
+This holds as long as only imports append to these trajectories, a file is not changed while it is read, and cursors
+were stored with the digests of `ending`; those of older versions are read as well as those versions could. Where
+somebody else has appended, growth becomes another generation, once.
 """
 
 from __future__ import annotations
@@ -10,7 +23,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +34,9 @@ from stratalog.schemas.ids import check_tenant
 
 from .detect import AUTO, READERS, detect
 from .head import Head
-from .source import Begin, Cut, Entry, Problem, Reader
-from .tracks import ImportLog, Place, Target, Track
+from .imported_file import ImportedFile
+from .tracks import ImportLog, Place
 
-WAITING_BYTES_MAX = 16 << 20
-"""What the trajectories of one file may together keep waiting for a commit."""
 _COMPANION = ".meta.json"
 _COMPANION_KEYS = {"agentType", "description", "worktreePath", "spawnDepth"}
 
@@ -127,7 +138,7 @@ def _import_file(
 ) -> None:
     try:
         reader = detect(path, format_name)
-        file = _File(place, reader, path)
+        file = ImportedFile(place, reader, path)
         try:
             file.run()
         finally:
@@ -140,82 +151,3 @@ def _import_file(
         report.problems.append(FileProblem(str(path), None, error.message))
     except OSError as error:
         report.problems.append(FileProblem(str(path), None, f"cannot be read: {error.strerror or error}"))
-
-
-class _File:
-    """One file on its way into the log."""
-
-    def __init__(self, place: Place, reader: Reader, path: Path) -> None:
-        self._place = place
-        self._reader = reader
-        self._path = path
-        self.problems: list[Problem] = []
-        self.stands: dict[uuid.UUID, tuple[int, int]] = {}
-        self.appended = 0
-        self._ids: dict[str, uuid.UUID] = {}
-        """Key to the id that a trajectory had when it was first imported, which its sub-agents name."""
-
-    def run(self) -> None:
-        """Write what is new at once; what was imported before is compared, then written where that is needed."""
-        tracks = self._pass(None, ())
-        differing = {key: None for key, track in tracks.items() if track.differs}
-        cuts = _cuts(tracks[key] for key in differing)
-        resumed = self._pass(differing, cuts) if cuts else {}
-        resumed = {key: track for key, track in resumed.items() if not track.differs}
-        tracks |= resumed
-        targets = {key: target for key, track in tracks.items() if (target := track.decide()) is not None}
-        for some, at in (
-            ({key: target for key, target in targets.items() if key in resumed}, cuts),
-            ({key: target for key, target in targets.items() if key not in resumed}, ()),
-        ):
-            if some:
-                tracks |= self._pass(some, at)
-        if any(track.changed for track in tracks.values()):
-            self.problems.append(Problem(None, "the file changed while it was imported; import it again"))
-        for track in tracks.values():
-            identity, events = track.stands()
-            self.stands[identity] = (events, track.opaque)
-
-    def _pass(self, wanted: Mapping[str, Target | None] | None, cuts: Sequence[int]) -> dict[str, Track]:
-        """Read the file: all of it, and report what is wrong; or some trajectories, for a target or to compare."""
-        tracks: dict[str, Track] = {}
-        cut: int | None = None
-        try:
-            for item in self._reader.read(self._path, cuts):
-                if isinstance(item, Problem):
-                    if wanted is None:
-                        self.problems.append(item)
-                elif isinstance(item, Cut):
-                    cut = item.offset
-                    for track in tracks.values():
-                        track.cut(cut)
-                elif isinstance(item, Begin):
-                    if wanted is None or item.key in wanted:
-                        tracks[item.key] = self._track(item, (wanted or {}).get(item.key), tracks, cut)
-                elif item.key in tracks:
-                    self._add(item, tracks)
-            for track in tracks.values():
-                track.flush()
-        finally:
-            self.appended += sum(track.appended for track in tracks.values())
-        return tracks
-
-    def _track(self, begin: Begin, target: Target | None, tracks: dict[str, Track], cut: int | None) -> Track:
-        # Two documents of one file may be the same run: the second must find what the first has written.
-        for track in tracks.values():
-            track.flush()
-        parent = self._ids.get(begin.parent_key)
-        track = Track(self._place, self._reader.name, begin, str(parent) if parent else "", target, cut)
-        self._ids[begin.key] = track.base_id
-        return track
-
-    def _add(self, entry: Entry, tracks: dict[str, Track]) -> None:
-        tracks[entry.key].add(entry.body, entry.created_at)
-        if sum(track.batch_bytes for track in tracks.values()) > WAITING_BYTES_MAX:
-            for track in tracks.values():
-                track.flush()
-
-
-def _cuts(tracks: Iterable[Track]) -> list[int]:
-    """Where the file ended at earlier imports of these trajectories."""
-    return sorted({cut for track in tracks for written in track.generations for cut in written.progress.cuts})

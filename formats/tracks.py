@@ -1,9 +1,9 @@
 """The trajectories of one file on their way into the log.
 
 A trajectory that is new here is written while it is read. One that was imported before is first compared: what is the
-same is not written again, growth is appended after the cursor, and a file whose beginning has changed becomes another
-trajectory (a new generation) that names the one it replaces. Its id comes from the same source and the generation's
-number, so importing it again meets it again.
+same is not written again, growth is appended after the cursor, and a file that differs from all that was written of
+its source becomes another trajectory (a new generation) that names the one it replaces. Its id comes from the same
+source and the generation's number, so importing it again meets it again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stratalog.schemas.errors import Conflict
 from stratalog.schemas.events import Body, Opaque, TaskStarted
 
 from .cursor import Digest, Progress, Writing, Written, load_progress
+from .ending import Ending
 from .fitting import fitted
 from .native import digest
 from .source import Begin
@@ -95,6 +96,10 @@ class Target(msgspec.Struct, frozen=True):
     replaces: str = ""
 
 
+Plan = Target | Sequence[Written] | None
+"""Write the trajectory; or compare it with these; or with all that was written of it, and write it if that is none."""
+
+
 def generation_id(begin: Begin, tenant: str, format_name: str, generation: int) -> uuid.UUID:
     """The id of a source's trajectory; generation 0 is the first."""
     first = begin.first_record
@@ -108,7 +113,7 @@ class Track:
     """One trajectory of the file: compares or writes its events."""
 
     def __init__(
-        self, place: Place, format_name: str, begin: Begin, parent: str, target: Target | None, cut: int | None
+        self, place: Place, format_name: str, begin: Begin, parent: str, plan: Plan, ending: Ending | None
     ) -> None:
         self._place = place
         self._format = format_name
@@ -117,17 +122,22 @@ class Track:
         self.opaque = 0
         self.appended = 0
         self._before = 0
-        self.generations = [] if target else self._written(begin)
-        self._next_id = generation_id(begin, place.tenant, format_name, len(self.generations))
+        self.target = plan if isinstance(plan, Target) else None
+        self.generations: Sequence[Written] = () if plan is None or isinstance(plan, Target) else plan
         """What was imported of this source before; compared while `target` is `None`."""
-        self.target = target or (None if self.generations else Target(self._next_id))
+        if plan is None:
+            self.generations = self._written(begin)
+        self.next_id = generation_id(begin, place.tenant, format_name, len(self.generations))
+        """Of the generation that comes after all of them."""
+        if plan is None and not self.generations:
+            self.target = Target(self.next_id)
         self._writing = self._writer()
         self._batch: list[NewEvent] = []
         self._batch_bytes = 0
         self.changed = False
         """Whether the file changed between the comparison and the writing."""
-        if cut is not None:
-            self.cut(cut)
+        if ending is not None:
+            self.cut(ending)
         self._begin(begin, parent)
 
     def _written(self, begin: Begin) -> list[Written]:
@@ -152,6 +162,11 @@ class Track:
             source = msgspec.structs.replace(body.source, replaces=self.target.replaces)
             body = msgspec.structs.replace(body, source=source)
         self.add(body, begin.started_at or 0)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether something that was written is what the file says, so far."""
+        return any(written.same for written in self.generations)
 
     @property
     def batch_bytes(self) -> int:
@@ -186,10 +201,10 @@ class Track:
         if index == 0 or len(self._batch) >= BATCH_EVENTS_MAX or self._batch_bytes >= BATCH_BYTES_MAX:
             self.flush()
 
-    def cut(self, offset: int) -> None:
+    def cut(self, ending: Ending) -> None:
         """The file ends here in the middle of something."""
         if self._writing is not None:
-            self._writing.cut(offset)
+            self._writing.cut(ending)
 
     def flush(self) -> None:
         """Commit what waits."""
@@ -220,34 +235,3 @@ class Track:
             created_at=event.created_at or 0,
             notes=notes,
         )
-
-    # --- after the comparison ----------------------------------------------------------------------------------
-
-    @property
-    def differs(self) -> bool:
-        """Whether the file is not what was imported, as far as both go."""
-        return self.target is None and not any(written.same for written in self.generations)
-
-    def decide(self) -> Target | None:
-        """What has to be written after all, once the file has been compared; `None` if everything is there."""
-        if self.target is not None:
-            return None
-        same = [written for written in self.generations if written.same]
-        if not same:
-            return Target(self._next_id, None, str(self.generations[-1].trajectory_id))
-        best = max(same, key=lambda written: written.progress.count)
-        if best.progress.count >= self.digest.count:
-            return None
-        head = self._place.log.head(best.trajectory_id)
-        if head is None or head.sequence_number + 1 != best.progress.count:
-            # Somebody else has appended to it: the numbers that the file's events refer to are taken.
-            return Target(self._next_id, None, str(best.trajectory_id))
-        return Target(best.trajectory_id, best.progress)
-
-    def stands(self) -> tuple[uuid.UUID, int]:
-        """The trajectory that stands for this source now, and how many events it has."""
-        if self.target is not None:
-            return self.target.trajectory_id, self.digest.count
-        same = [written for written in self.generations if written.same]
-        best = max(same or self.generations, key=lambda written: written.progress.count)
-        return best.trajectory_id, best.progress.count
