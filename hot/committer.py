@@ -133,6 +133,8 @@ class Committer:
         self._group: list[Staged] = []
         self._gathering = False
         """A loop is between the first entry of its coroutines and the last one."""
+        self._resting = False
+        """The commit thread waits for work, and for nothing else."""
         self._stopping = False
         self.failure: StratalogError | None = None
         self.groups = 0
@@ -214,7 +216,8 @@ class Committer:
             try:
                 self._rest()
             except Exception as error:  # noqa: BLE001 - as in `_lead`
-                self._fail(error)
+                with self._leading:
+                    self._fail(error)
             with self._leading:
                 committed = self._lead()
             if not committed and (self._stopping or self.failure is not None):
@@ -232,7 +235,11 @@ class Committer:
         with self.lock:
             self._group = []
         _release(group)
-        self._again_s = self._after_group()
+        again_s = self._after_group()
+        with self.lock:
+            self._again_s = again_s
+            if again_s is not None and self._resting:
+                self._work.notify()  # the commit thread rests without a time: a caller has committed here
         return True
 
     def _rest(self) -> None:
@@ -241,13 +248,18 @@ class Committer:
             with self.lock:
                 while not self._ready():
                     gathering = self._gathering and bool(self._queue)
-                    if not self._work.wait(GATHERING_S_MAX if gathering else self._again_s):
+                    rest_s = GATHERING_S_MAX if gathering else self._again_s
+                    self._resting = rest_s is None
+                    rested = not self._work.wait(rest_s)
+                    self._resting = False
+                    if rested:
                         if gathering:
                             self._gathering = False  # the loop is busy with something else
                         break
                 if self._ready():
                     return
-            self._again_s = self._after_group()
+            with self._leading:  # a caller who commits calls it, too
+                self._again_s = self._after_group()
 
     def _ready(self) -> bool:
         return self._stopping or self.failure is not None or (bool(self._queue) and not self._gathering)
