@@ -144,7 +144,7 @@ class Committer:
             self._thread.start()
 
     def stage(self, entry: Staged) -> None:
-        """Queue an entry; the caller holds `lock` and has checked `failure`, and calls `wait` with a `ThreadWaiter`, or `wake`.
+        """Queue an entry; the caller holds `lock` and has checked `failure`, and then calls `wait` or `wake`.
 
         A coroutine's entry does not wake the commit thread at once: the other coroutines that are ready stage theirs
         first, and go into the same group.

@@ -31,11 +31,11 @@ from .budget import DiskBudget
 from .committer import Committer, Staged, ThreadWaiter, Waiter
 from .contents import Contents
 from .events import Events
-from .files import FileLock
+from .files import FileLock, modified_s
 from .keys import Head, Position
 from .marks import MarkFile
 from .recovery import Recovered, position_at, recover
-from .replication import Replication
+from .replication import Replication, check_position
 from .staging import NewEvent, PreparedEvent, Receipt, Stager, place, prepare
 from .watermark import Watermark
 
@@ -82,7 +82,7 @@ class Engine:
         self.durable = Watermark(recovered.last.lsn)
         self.replication = Replication(self._replicated_mark)
         if recovered.last.lsn > self.replication.position.lsn:
-            at_s = _modified(folder / "HEAD") if folder else time.time()
+            at_s = modified_s(folder / "HEAD") if folder else time.time()
             self.replication.note_durable(recovered.last.lsn, at_s)
         self._events = Events(store, self.durable, lambda: self._pruned.lsn)
         self._prune_lock = threading.Lock()
@@ -309,26 +309,16 @@ class Engine:
                 f"the cursor of {self.log_id} is at LSN {cursor.lsn}, but events up to {self._pruned.lsn} are pruned",
                 hint="was Postgres restored from a backup older than hot.prune_lag_events covers?",
             )
-        self._check_position(cursor)
+        self._check(cursor)
 
-    def _check_position(self, position: Position) -> None:
-        """Raise `CursorMismatch` unless the event at a position is this one; one that is pruned passes."""
-        lsn, durable = position.lsn, self.durable.value
-        if not 0 < lsn <= durable:
-            raise CursorMismatch(f"the log {self.log_id} ends at LSN {durable}, the cursor is at {lsn}")
-        known = position_at(self.store, lsn, self._pruned)
-        if known is None and lsn == self._pruned.lsn:  # pruned while we looked
-            known = self._pruned
-        if known is None and lsn > self._pruned.lsn:
-            raise Corrupt(f"the event at LSN {lsn} is missing")
-        if known is not None and known.hash != position.hash:
-            raise CursorMismatch(f"the event at LSN {lsn} of {self.log_id} is not the one that was replicated")
+    def _check(self, position: Position) -> None:
+        check_position(self.log_id, self.store, position, self.durable.value, lambda: self._pruned)
 
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
         """Note what Postgres has; raises `CursorMismatch` for a hash that is not the one here."""
         self._check_open()
         if lsn:
-            self._check_position(Position(lsn, digest))
+            self._check(Position(lsn, digest))
         self.replication.acknowledge(Position(lsn, digest), quarantined)
         self._prune_if_worth_it()
 
@@ -403,11 +393,3 @@ class Engine:
         finally:
             if self._lock_file is not None:
                 self._lock_file.release()
-
-
-def _modified(path: Path) -> float:
-    """When a file was last written, s since 1970; now where there is none."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return time.time()

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
@@ -121,3 +122,11 @@ def _forget_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def modified_s(path: Path) -> float:
+    """When a file was last written, s since 1970; now where there is none."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()

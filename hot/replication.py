@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from stratalog.schemas.errors import Corrupt, CursorMismatch
+from stratalog.schemas.protocols import Store
 
 from .keys import Position
 from .marks import MarkFile
+from .recovery import position_at
 from .watermark import Watermark
 
 WRITE_INTERVAL_S = 1.0
@@ -73,3 +78,19 @@ class Replication:
                 waiting.popleft()
             oldest = waiting[0][1] if waiting else None
         return 0.0 if oldest is None or replicated >= durable_lsn else max(0.0, time.time() - oldest)
+
+
+def check_position(
+    log_id: uuid.UUID, store: Store, position: Position, durable_lsn: int, pruned: Callable[[], Position]
+) -> None:
+    """Raise `CursorMismatch` unless the event at a position is the one in the log; one that is pruned passes."""
+    lsn = position.lsn
+    if not 0 < lsn <= durable_lsn:
+        raise CursorMismatch(f"the log {log_id} ends at LSN {durable_lsn}, the cursor is at {lsn}")
+    known = position_at(store, lsn, pruned())
+    if known is None and lsn == pruned().lsn:  # pruned while we looked
+        known = pruned()
+    if known is None and lsn > pruned().lsn:
+        raise Corrupt(f"the event at LSN {lsn} is missing")
+    if known is not None and known.hash != position.hash:
+        raise CursorMismatch(f"the event at LSN {lsn} of {log_id} is not the one that was replicated")
