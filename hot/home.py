@@ -14,6 +14,7 @@ then from the default in `schemas/settings.py`; `origins` tells which.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -27,10 +28,11 @@ from typing import Any
 import msgspec
 
 from stratalog.schemas import ids
-from stratalog.schemas.errors import HomeMissing, Invalid
+from stratalog.schemas.errors import HomeMissing, Invalid, NotFound
 from stratalog.schemas.settings import Settings
 
 from .files import make_folder, write_durably
+from .logfile import LogFile as LogFile
 
 HOME_VERSION = 1
 MARKER = "home.json"
@@ -49,18 +51,6 @@ class HomeFile(msgspec.Struct, frozen=True):
     home_id: str
     version: int
     product: str = "stratalog"
-
-
-class LogFile(msgspec.Struct, frozen=True):
-    """The content of hot/<log_id>/log.json. `role` keeps imports in one log and workers in others."""
-
-    log_id: str
-    role: str = "worker"
-    created_at: int = 0
-    previous_log_id: str = ""
-    """The id under which Postgres knows what this log holds, before it got its new id."""
-    salvaged_from: str = ""
-    """The damaged log whose readable beginning this is."""
 
 
 class Home:
@@ -108,15 +98,11 @@ class Home:
         return make_folder(self.path / name)
 
     def logs(self) -> list[tuple[Path, LogFile]]:
-        """The hot logs of this home, oldest first."""
+        """The hot logs of this home, oldest first; raises `Corrupt` where one cannot say what it is."""
         found = []
         for path in self._log_folders():
-            try:
-                found.append((path, msgspec.json.decode((path / "log.json").read_bytes(), type=LogFile)))
-            except FileNotFoundError:
-                continue  # another process is just making it
-            except msgspec.MsgspecError as error:
-                raise Invalid(f"{path / 'log.json'} is not a log file: {error}") from error
+            with contextlib.suppress(NotFound):  # just now it got another name
+                found.append((path, LogFile.read(path)))
         return sorted(found, key=lambda entry: (entry[1].created_at, entry[1].log_id))
 
     def log_ids(self) -> list[uuid.UUID]:

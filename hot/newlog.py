@@ -6,13 +6,12 @@ import shutil
 import time
 from pathlib import Path
 
-import msgspec
-
 from stratalog.schemas import ids
 from stratalog.schemas.errors import Locked
 
-from .files import FileLock, sync_folder, write_durably
-from .home import Home, LogFile
+from .files import FileLock, sync_folder
+from .home import Home
+from .logfile import LogFile
 
 DRAFT_PREFIX = ".new-"
 
@@ -37,7 +36,7 @@ class Draft:
 
     def finish(self) -> Path:
         """Put it in its place; returns that."""
-        write_durably(self.path / "log.json", msgspec.json.encode(self._file))
+        self._file.write(self.path)
         place = self._hot / str(self.log_id)
         self.path.rename(place)
         sync_folder(self._hot)

@@ -12,14 +12,13 @@ import time
 import uuid
 from pathlib import Path
 
-import msgspec
-
 from stratalog.schemas.errors import Corrupt, InDoubt, Locked, NotFound, OpenRefused
 
 from .engine import Engine
 from .faults import translating
 from .files import FileLock, sync_folder
-from .home import Home, LogFile
+from .home import Home
+from .logfile import LogFile
 from .newlog import Draft
 from .recovery import check_database, check_wal, mend_manifest
 from .rocks import RocksStore
@@ -48,8 +47,7 @@ def open_engine(
 def _open_any(home: Home, role: str, log_id: uuid.UUID | None, accept_loss: bool, yielding: bool) -> Engine:
     if log_id is not None:
         folder = home.log_folder(log_id)
-        if not (folder / "log.json").exists():
-            raise NotFound(f"there is no log {log_id} in {home.path}")
+        LogFile.read(folder)
         return _open(home, folder, accept_loss, yielding)
     for folder, file in home.logs():
         if file.role != role:
@@ -119,7 +117,7 @@ def _start(home: Home, folder: Path, lock: FileLock) -> Engine:
 
 
 def _check_identity(folder: Path) -> None:
-    file = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
+    file = LogFile.read(folder)
     if file.log_id != folder.name:
         raise OpenRefused(
             f"{folder} says that it is the log {file.log_id}: its renewal was interrupted",

@@ -10,12 +10,11 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-import msgspec
-
 from stratalog.schemas import ids
 
-from .files import FileLock, sync_folder, write_durably
-from .home import Home, LogFile
+from .files import FileLock, sync_folder
+from .home import Home
+from .logfile import LogFile
 
 
 def renew_log(home: Home, log_id: uuid.UUID) -> uuid.UUID:
@@ -25,10 +24,9 @@ def renew_log(home: Home, log_id: uuid.UUID) -> uuid.UUID:
     lock.acquire()
     try:
         new_id = _written_id(folder, log_id) or ids.new_log_id()
-        old = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
+        old = LogFile.read(folder)
         if old.log_id != str(new_id):
-            renewed = LogFile(str(new_id), old.role, old.created_at, replicated_id(folder, old))
-            write_durably(folder / "log.json", msgspec.json.encode(renewed))
+            LogFile(str(new_id), old.role, old.created_at, replicated_id(folder, old)).write(folder)
         for mark in ("HEAD", "REPLICATED"):
             (folder / mark).unlink(missing_ok=True)
         folder.rename(home.log_folder(new_id))
@@ -45,5 +43,5 @@ def replicated_id(folder: Path, file: LogFile) -> str:
 
 def _written_id(folder: Path, log_id: uuid.UUID) -> uuid.UUID | None:
     """The id that an interrupted renewal has written."""
-    written = uuid.UUID(msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile).log_id)
+    written = uuid.UUID(LogFile.read(folder).log_id)
     return None if written == log_id else written

@@ -19,7 +19,7 @@ from typing import Any
 
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
 
-from stratalog.schemas.errors import InDoubt, Invalid
+from stratalog.schemas.errors import Corrupt, InDoubt, Invalid
 from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
 
@@ -70,6 +70,8 @@ class RocksStore:
         self._closed = False
         self._free = threading.Condition(threading.Lock())
         try:
+            if mode is None:
+                _check_spaces(path)
             options = _options(settings)
             options.set_wal_recovery_mode(mode or DBRecoveryMode.tolerate_corrupted_tail_records())
             families = {space: _options(settings, blob_files=space in BLOB_SPACES) for space in SPACES}
@@ -204,6 +206,19 @@ class RocksStore:
             self._db.close()
         except Exception as error:
             raise translate(error, "closing") from error
+
+
+def _check_spaces(path: Path) -> None:
+    """Raise `Corrupt` where a database that holds something has lost a key space: RocksDB would make it anew, empty.
+
+    A first open that was killed has not made all of them, and holds nothing yet.
+    """
+    if not (path / "CURRENT").exists():
+        return
+    missing = set(SPACES).difference(Rdict.list_cf(str(path), Options(raw_mode=True)))
+    held = [file.name for file in path.iterdir() if file.suffix in (".log", ".sst", ".blob") and file.stat().st_size]
+    if missing and held:
+        raise Corrupt(f"{path} has lost the key spaces {', '.join(sorted(missing))}, but there is {held[0]}")
 
 
 def _options(settings: HotSettings, *, blob_files: bool = False) -> Any:

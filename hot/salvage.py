@@ -25,8 +25,9 @@ from .contents import Contents
 from .faults import translate
 from .files import FileLock, sync_folder
 from .heads import Heads
-from .home import Home, LogFile
+from .home import Home
 from .keys import Head, Position
+from .logfile import LogFile
 from .newlog import Draft
 from .recovery import check_database, follow
 from .renewal import replicated_id
@@ -44,7 +45,7 @@ def accept_loss(home: Home, folder: Path) -> tuple[Path, FileLock]:
         lock = FileLock(finished[0] / "OWNER")
         lock.acquire()
         return finished[0], lock
-    old = msgspec.json.decode((folder / "log.json").read_bytes(), type=LogFile)
+    old = LogFile.read(folder)
     draft = Draft(home, old.role, replicated_id(folder, old), folder.name)
     try:
         _salvage(folder / "db", draft.path / "db", home.settings.hot)

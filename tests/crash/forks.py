@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent.parent
-PRELOADED = ("crash.writer", "crash.checker", "crash.sabotage")
+PRELOADED = ("crash.writer", "crash.checker", "crash.damage", "crash.workloads")
 TIMEOUT_S = 60.0
 _PR_SET_PDEATHSIG = 1
 

@@ -309,7 +309,7 @@ def test_accepting_a_loss_can_be_interrupted_anywhere_and_repeated(
 def test_a_disk_error_while_opening_is_not_taken_for_a_loss(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(home)
     for text in ("IO error: No space left on device: x", "IO error: While open: Too many open files"):
-        monkeypatch.setattr("stratalog.hot.rocks.Rdict", lambda *a, text=text, **k: _raise(text))
+        monkeypatch.setattr("stratalog.hot.rocks._check_spaces", lambda path, text=text: _raise(text))
         for accept_loss in (False, True):
             with pytest.raises(InDoubt):
                 HotLog.open(case.home, accept_loss=accept_loss).__enter__()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.hot.home import SOCKET_PATH_BYTES_MAX, Home, load_settings
-from stratalog.schemas.errors import HomeMissing, Invalid
+from stratalog.hot.log import HotLog
+from stratalog.schemas.errors import Corrupt, HomeMissing, Invalid
 
 
 def test_a_home_is_made_once_and_opened_again(tmp_path: Path) -> None:
@@ -169,3 +170,24 @@ def test_folders_that_are_no_logs_are_passed_over(tmp_path: Path) -> None:
         (home.path / "hot" / name).mkdir()
     (home.path / "hot" / "file").touch()
     assert home.logs() == []
+
+
+def test_a_log_that_cannot_say_what_it_is_is_not_passed_over(tmp_path: Path) -> None:
+    with HotLog.open(tmp_path / "home") as log:
+        log.start_blocking(tenant="default")
+        log_id = log.log_id
+    home = Home.open(tmp_path / "home")
+    path = home.log_folder(log_id) / "log.json"
+    content = path.read_bytes()
+    for position in range(len(content)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0x20]) + content[position + 1 :])
+        for refused in (home.logs, HotLog.open(home).__enter__, HotLog.open(home, log_id=log_id).__enter__):
+            with pytest.raises(Corrupt, match=r"log\.json"):
+                refused()
+    path.unlink()
+    with pytest.raises(Corrupt, match="missing"):
+        HotLog.open(home).__enter__()
+    assert len(list((home.path / "hot").iterdir())) == 1, "no other log was made in its place"
+    path.write_bytes(content)
+    with HotLog.open(home) as log:
+        assert log.log_id == log_id
