@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -48,10 +49,31 @@ def names(events: Iterator[Event] | Sequence[Event]) -> list[str]:
     return [event.body.name for event in events if isinstance(event.body, Annotation)]
 
 
+COPIES_MAX = 200
+
+
 def crash_copy(home: Home, to: Path) -> Home:
-    """The home as a kill -9 just now would leave it, elsewhere."""
-    shutil.copytree(home.path, to, ignore=lambda folder, files: [name for name in files if name.endswith(".sock")])
-    return Home.open(to)
+    """The home as a kill -9 just now would leave it, elsewhere. A copy takes a while: it is made again if RocksDB has
+    added, removed or changed files in the background meanwhile.
+    """
+    for _ in range(COPIES_MAX):
+        before = _files(home.path)
+        with contextlib.suppress(shutil.Error):  # a file has gone
+            shutil.copytree(home.path, to, ignore=shutil.ignore_patterns("*.sock"))
+            if _files(home.path) == before:
+                return Home.open(to)
+        shutil.rmtree(to)
+    raise AssertionError("the home never rests")
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The files below a folder with what changes when they do; RocksDB's own diary does not count."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and path.name != "LOG":
+                found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return found
 
 
 class GatedStore:
