@@ -8,13 +8,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 PHONY_TESTS := test test-duckdb2 test-postgres
-.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine bench-hot examples dagster docs clean
+.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine bench-hot soak examples dagster docs clean
 
 help:
 	@echo "make demo      install, then run the main job on real trajectories"
 	@echo "make test      install, then run the whole test suite"
 	@echo "make lint      ruff; make types: mypy; make imports: the import contract"
 	@echo "make bench     all benchmarks (BENCH=quick for a short run)"
+	@echo "make soak      crash the hot log for SOAK_MINUTES (60); counts add up over runs"
 	@echo "make examples  run every example"
 	@echo "make dagster   open the Dagster UI on ./.stratalog"
 	@echo "make clean     remove the virtual environments and caches"
@@ -73,6 +74,10 @@ bench: bench-spine bench-hot
 	@touch $@
 
 bench-hot: .venv-peers/installed
+
+# The long versions of the crash tests and the simulation, for SOAK_MINUTES; root for those that mount disks.
+soak: install
+	$(BIN)/python benchmarks/soak.py
 
 # Not by an implicit rule, which make does not look for where a target is phony.
 bench-spine bench-hot: bench-%: install

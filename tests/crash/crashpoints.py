@@ -11,6 +11,7 @@ import errno
 import random
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,17 +120,24 @@ def crash_at_points(
     seed: int = 0,
     sabotage: str = "",
     first: int = 0,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Tally:
-    """Crash at `count` operations of a workload, of each kind if it suffices; at all from `first` on for `None`."""
+    """Crash at `count` operations of a workload, of each kind if it suffices.
+
+    For `None` at all of them, from place `first` on, while `go_on()`.
+    """
     tally = Tally()
     points = CrashPoints(forks, disk, workload, sabotage)
     operations = points.operations(WAYS[way])
     chosen = operations[first:] if count is None else shim.spread(operations, count, random.Random(seed))
     for operation in chosen:
+        if not go_on():
+            return tally
         verdict = points.crash_at(operation, WAYS[way])
         name = f"{workload}, {way}, at operation {operation.number} ({operation.name} {operation.path})"
         tally.add(name, verdict, verdict.acknowledged, operation.kind)
         tally.in_doubt_there += verdict.in_doubt_there
         if sabotage and tally.failures:
-            break
+            return tally
+    tally.complete = True
     return tally

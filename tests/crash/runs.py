@@ -30,6 +30,8 @@ class Tally:
     in_doubt_there: int = 0
     """Appends that failed in doubt, and turned out to be there."""
     failures: list[str] = field(default_factory=list)
+    complete: bool = False
+    """Whether all that was to be done was done, where that can be said."""
     phases: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str, verdict: Verdict, acknowledged: int, phase: str = "") -> None:

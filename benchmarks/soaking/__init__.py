@@ -1,0 +1,1 @@
+"""The parts of the soak: each goes on where it stopped, and its counts add up over runs."""
