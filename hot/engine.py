@@ -32,8 +32,9 @@ from .committer import Committer, Staged, ThreadWaiter, Waiter
 from .contents import Contents
 from .events import Events
 from .files import FileLock, modified_s
-from .keys import Head, Position
+from .keys import Cursor, Head, Position
 from .marks import MarkFile
+from .openings import Openings
 from .recovery import Recovered, position_at, recover
 from .replication import Replication, check_position
 from .staging import NewEvent, PreparedEvent, Receipt, Stager, place, prepare
@@ -87,6 +88,7 @@ class Engine:
         self._events = Events(store, self.durable, lambda: self._pruned.lsn)
         self._prune_lock = threading.Lock()
         self._closed = False
+        self.openings = Openings(store, recovered.last.lsn)
         self.contents.forget_orphans()
         if recovered.pruned.lsn:
             self._remove(recovered.pruned.lsn)
@@ -205,6 +207,7 @@ class Engine:
     def _begin_group(self, group: Sequence[Staged], drained: bool) -> list[Put]:
         durable = self._durable_position
         puts = [Put("meta", keys.META_DURABLE, keys.encode(durable))] if durable.lsn else []
+        puts += self.openings.puts(group[-1].last.lsn)
         if drained and self._save_due():
             puts += self._heads.save(group[-1].last)
             self._save_asked = False
@@ -298,10 +301,9 @@ class Engine:
 
     # --- replication and pruning -------------------------------------------------------------------------------------
 
-    def check_cursor(self, cursor: Position) -> None:
+    def check_cursor(self, cursor: Cursor) -> None:
         """Raise `CursorMismatch` unless the event at the cursor is the one that was replicated, and none after it is
-        pruned. Position 0 is where a reader begins that knows nothing.
-        """
+        pruned. Position 0 is where a reader begins that knows nothing."""
         if cursor.lsn == 0:
             return
         if 0 < cursor.lsn < self._pruned.lsn:
@@ -310,6 +312,7 @@ class Engine:
                 hint="was Postgres restored from a backup older than hot.prune_lag_events covers?",
             )
         self._check(cursor)
+        self.openings.check(cursor)
 
     def _check(self, position: Position) -> None:
         check_position(self.log_id, self.store, position, self.durable.value, lambda: self._pruned)
@@ -366,6 +369,7 @@ class Engine:
             start = keys.lsn_of(first[0])
             self.contents.forget(start, bound + 1)
             self.store.delete_range("events", keys.lsn_key(start), keys.lsn_key(bound + 1))
+            self.openings.forget(bound)
 
     def close(self) -> None:
         """Commit what is staged, save the heads and the marks, release everything."""
@@ -387,7 +391,8 @@ class Engine:
                 if self._committer.failure is None and self._head is not None:
                     self.replication.write()
                     position = self._durable_position
-                    self._head.write(position.lsn, position.hash, durable=True, closed=True)
+                    opening = self.openings.at(position.lsn)
+                    self._head.write(position.lsn, position.hash, durable=True, closed=True, opening=opening)
             finally:
                 self.store.close()
         finally:

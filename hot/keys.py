@@ -22,6 +22,8 @@ HEAD_PREFIX = b"h/"
 LIVE_PREFIX = b"l/"
 """Trajectories that still need their events here, with the first LSN they need."""
 NOTE_PREFIX = b"n/"
+OPENING_PREFIX = b"o/"
+"""Where the log ended when it was opened, to the random id of that opening: see `openings.py`."""
 CHUNKED_PREFIX = b"c/"
 """LSN ‖ SHA-256 of a large content, to its id and length."""
 
@@ -58,6 +60,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     lsn: int = 0
     hash: bytes = b""
+
+
+class Cursor(Position, frozen=True, array_like=True):
+    """How far a log was replicated; `opening` is the id of the one that wrote the event there, empty if unknown."""
+
+    opening: bytes = b""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):

@@ -22,6 +22,7 @@ from .faults import translating
 from .files import forget_drafts, write_durably, write_quickly
 
 _HASH = re.compile(r"(?:[0-9a-f]{64})?")
+_ID = re.compile(r"(?:[0-9a-f]{32})?")
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,18 +32,25 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lsn: int
     hash: str
     closed: bool = False
+    opening: str = ""
+    """The id, in hex, of the opening that wrote the event there; only where `closed`."""
     check: int = 0
     """CRC-32C of the other fields."""
 
     def checksum(self) -> int:
         """What `check` must be."""
-        content = f"{self.log_id} {self.lsn} {self.hash} {self.closed}"
+        content = f"{self.log_id} {self.lsn} {self.hash} {self.closed}" + (f" {self.opening}" if self.opening else "")
         checksum: int = google_crc32c.value(content.encode())
         return checksum
 
     def is_whole(self) -> bool:
         """Whether this is what was written."""
-        return self.lsn >= 0 and _HASH.fullmatch(self.hash) is not None and self.check == self.checksum()
+        return (
+            self.lsn >= 0
+            and _HASH.fullmatch(self.hash) is not None
+            and _ID.fullmatch(self.opening) is not None
+            and self.check == self.checksum()
+        )
 
 
 class MarkFile:
@@ -72,10 +80,10 @@ class MarkFile:
             raise OpenRefused(f"{self.path} belongs to the log {mark.log_id}")
         return mark
 
-    def write(self, lsn: int, digest: bytes, *, durable: bool, closed: bool = False) -> None:
+    def write(self, lsn: int, digest: bytes, *, durable: bool, closed: bool = False, opening: bytes = b"") -> None:
         """Replace the mark."""
         self.written_lsn, self._written_at = lsn, time.monotonic()
-        mark = Mark(self._log_id, lsn, digest.hex(), closed)
+        mark = Mark(self._log_id, lsn, digest.hex(), closed, opening.hex())
         self._save(msgspec.json.encode(msgspec.structs.replace(mark, check=mark.checksum())), durable=durable)
 
     def _load(self) -> bytes:

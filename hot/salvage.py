@@ -128,6 +128,7 @@ def _keep_readable(store: RocksStore) -> None:
         pass  # what follows the first damage cannot be trusted
     contents.forget(position.lsn + 1, keys.LSN_MAX)
     store.delete_range("events", keys.lsn_key(position.lsn + 1), keys.lsn_key(keys.LSN_MAX))
+    store.delete_range("meta", keys.OPENING_PREFIX + keys.lsn_key(position.lsn), keys.prefix_end(keys.OPENING_PREFIX))
     store.commit(heads.save(position))
 
 

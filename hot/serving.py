@@ -26,7 +26,7 @@ from stratalog.schemas.errors import Corrupt, CursorMismatch, Invalid, NotFound,
 from . import frames
 from .engine import Engine
 from .frames import Reply, Request
-from .keys import Position
+from .keys import Cursor
 
 WAIT_S_MAX = 10.0
 BACKLOG = 16
@@ -174,9 +174,11 @@ def read_batch(engine: Engine, after_lsn: int, events_max: int, bytes_max: int) 
 def _hello(engine: Engine, arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments["log_id"] != str(engine.log_id):
         raise Invalid(f"this is the log {engine.log_id}")
-    engine.check_cursor(Position(arguments["lsn"], arguments["hash"]))
+    cursor = Cursor(arguments["lsn"], arguments["hash"], arguments.get("opening", b""))
+    engine.check_cursor(cursor)
     start = engine.pruned_position
-    return {"durable": engine.durable.value, "start": (start.lsn, start.hash)}
+    openings = engine.openings.since(cursor.lsn + 1)
+    return {"durable": engine.durable.value, "start": (start.lsn, start.hash), "openings": openings}
 
 
 def _read(engine: Engine, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,10 +29,10 @@ from stratalog.schemas.errors import (
 from . import frames, serving
 from .frames import Reply, Request
 from .home import Home
-from .keys import Head
-from .keys import Position as Cursor
+from .keys import Cursor, Head
 from .marks import peek
 from .opening import open_engine, wanted
+from .openings import Opening, opening_at
 
 __all__ = ["Cursor", "LogEvent", "LogReader", "LogSource", "has_more", "open_source"]
 
@@ -48,6 +48,8 @@ class LogEvent(msgspec.Struct, frozen=True):
 
     envelope: Envelope
     blobs: tuple[tuple[BlobRef, bytes], ...] = ()
+    opening: bytes = b""
+    """The id of the opening of the log that wrote it; see `openings.py`."""
 
 
 class LogSource(Protocol):
@@ -123,8 +125,9 @@ def has_more(home: Home, log_id: uuid.UUID, cursor: Cursor | None) -> bool:
     mark = peek(home.log_folder(log_id) / "HEAD")
     if mark is None:
         return (home.log_folder(log_id) / "db").exists()
-    end = Cursor(mark.lsn, bytes.fromhex(mark.hash))
-    return not mark.closed or end != (cursor or Cursor())
+    at = cursor or Cursor()
+    same_opening = not (at.opening and mark.opening) or at.opening == bytes.fromhex(mark.opening)
+    return not (mark.closed and (mark.lsn, bytes.fromhex(mark.hash)) == (at.lsn, at.hash) and same_opening)
 
 
 def _open(home: Home, log_id: uuid.UUID) -> SocketSource | LocalSource:
@@ -153,12 +156,13 @@ def _connect(path: Path) -> socket.socket | None:
     return connection
 
 
-def unpack_events(packed: Sequence[Any]) -> list[LogEvent]:
-    """The events of a reply."""
+def unpack_events(packed: Sequence[Any], opening_of: Callable[[int], bytes]) -> list[LogEvent]:
+    """The events of a reply; `opening_of` tells by LSN in which opening of the log they were written."""
     return [
         LogEvent(
             decode_record(lsn, record),
             tuple((msgspec.json.decode(ref, type=BlobRef), content) for ref, content in contents),
+            opening_of(lsn),
         )
         for lsn, record, contents in packed
     ]
@@ -172,6 +176,7 @@ class SocketSource:
         self._connection = connection
         self._durable = 0
         self._start = Cursor()
+        self._openings: list[Opening] = []
 
     def _ask(self, operation: str, **arguments: Any) -> Any:
         try:
@@ -189,8 +194,10 @@ class SocketSource:
 
     def hello(self, cursor: Cursor) -> None:
         """Prove the cursor; raises `CursorMismatch`."""
-        reply = self._ask("hello", log_id=str(self.log_id), lsn=cursor.lsn, hash=cursor.hash)
+        where = {"lsn": cursor.lsn, "hash": cursor.hash, "opening": cursor.opening}
+        reply = self._ask("hello", log_id=str(self.log_id), **where)
         self._durable, self._start = reply["durable"], Cursor(*reply["start"])
+        self._openings = [(lsn, opening) for lsn, opening in reply["openings"]]
 
     def start(self) -> Cursor:
         """See `LogSource`."""
@@ -207,7 +214,7 @@ class SocketSource:
     def _read(self, after_lsn: int, events_max: int, bytes_max: int, wait_s: float) -> list[LogEvent]:
         result = self._ask("read", after=after_lsn, events_max=events_max, bytes_max=bytes_max, wait_s=wait_s)
         self._durable = result["durable"]
-        return unpack_events(result["events"])
+        return unpack_events(result["events"], lambda lsn: opening_at(self._openings, lsn))
 
     def wait(self, after_lsn: int, timeout_s: float) -> bool:
         """See `LogSource`."""
@@ -266,7 +273,8 @@ class LocalSource:
 
     def start(self) -> Cursor:
         """See `LogSource`."""
-        return self._engine.pruned_position
+        position = self._engine.pruned_position
+        return Cursor(position.lsn, position.hash)
 
     def _yield(self) -> None:
         if wanted(self._folder):
@@ -279,7 +287,9 @@ class LocalSource:
     def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
         """See `LogSource`."""
         self._yield()
-        return unpack_events(serving.read_batch(self._engine, after_lsn, events_max, bytes_max))
+        return unpack_events(
+            serving.read_batch(self._engine, after_lsn, events_max, bytes_max), self._engine.openings.at
+        )
 
     def wait(self, after_lsn: int, timeout_s: float) -> bool:
         """Nobody appends to an ownerless log, so this never waits."""

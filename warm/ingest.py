@@ -69,10 +69,10 @@ def ingest(conn: Connection, log_id: uuid.UUID, events: Sequence[LogEvent]) -> I
     check_idle(conn)
     with answering():
         try:
-            return _ingest(conn, log_id, envelopes, project=True)
+            return _ingest(conn, log_id, envelopes, events[-1].opening, project=True)
         except psycopg.DataError:
             # A body that passed the rules of the projection was refused all the same: a place matters more than a view.
-            return _ingest(conn, log_id, envelopes, project=False)
+            return _ingest(conn, log_id, envelopes, events[-1].opening, project=False)
 
 
 def read_cursor(conn: Connection, log_id: uuid.UUID) -> Cursor | None:
@@ -102,11 +102,14 @@ def _dense(envelopes: list[Envelope]) -> list[Envelope]:
     return envelopes
 
 
-def _ingest(conn: Connection, log_id: uuid.UUID, envelopes: Sequence[Envelope], *, project: bool) -> Ingested:
+def _ingest(
+    conn: Connection, log_id: uuid.UUID, envelopes: Sequence[Envelope], opening: bytes, *, project: bool
+) -> Ingested:
     offered = [(log_id, envelope) for envelope in envelopes]
+    cursor = Cursor(envelopes[-1].lsn, envelopes[-1].hash, opening)
     healed = Readmitted()
     with conn.transaction():
-        _move_cursor(conn, log_id, envelopes)
+        _move_cursor(conn, log_id, envelopes, cursor)
         ledger = Ledger(conn, project=project)
         ledger.lock(offered)
         verdicts = ledger.offer(offered)
@@ -118,7 +121,7 @@ def _ingest(conn: Connection, log_id: uuid.UUID, envelopes: Sequence[Envelope], 
             healed = readmit(conn, ledger, ledger.moved, everything=False)
         ledger.close()
     return Ingested(
-        cursor=Cursor(envelopes[-1].lsn, envelopes[-1].hash),
+        cursor=cursor,
         admitted=sum(verdict.outcome == "admitted" for verdict in verdicts),
         duplicates=sum(verdict.outcome == "duplicate" for verdict in verdicts),
         quarantined=tuple(envelope.lsn for envelope, _ in refused),
@@ -128,12 +131,13 @@ def _ingest(conn: Connection, log_id: uuid.UUID, envelopes: Sequence[Envelope], 
     )
 
 
-def _move_cursor(conn: Connection, log_id: uuid.UUID, envelopes: Sequence[Envelope]) -> None:
-    first, last = envelopes[0], envelopes[-1]
+def _move_cursor(conn: Connection, log_id: uuid.UUID, envelopes: Sequence[Envelope], to: Cursor) -> None:
+    first = envelopes[0]
     parameters = {
         "log_id": log_id,
-        "lsn": last.lsn,
-        "hash": last.hash,
+        "lsn": to.lsn,
+        "hash": to.hash,
+        "opening": to.opening,
         "events": len(envelopes),
         "predecessor": first.lsn - 1,
     }

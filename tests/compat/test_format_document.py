@@ -197,7 +197,7 @@ def test_the_database(home: Path, trajectories: list[GeneratedTrajectory]) -> No
         lsn, named_hash = msgspec.msgpack.decode(meta[name])
         assert by_lsn[lsn]["hash"] == named_hash
     prefixes = {key[:2] for key in meta} - {b"du", b"he", b"pr"}
-    assert prefixes <= {b"h/", b"l/", b"n/", b"c/", b"x/"}, "a key that the document does not name"
+    assert prefixes <= {b"h/", b"l/", b"n/", b"c/", b"x/", b"o/"}, "a key that the document does not name"
 
 
 def test_the_files(home: Path) -> None:
@@ -209,9 +209,9 @@ def test_the_files(home: Path) -> None:
     assert all(f'"{name}":' in DOCUMENT for name in described), "a member that the document does not name"
     assert described["log_id"] == folder.name
     mark = json.loads((folder / "HEAD").read_bytes())
-    assert set(mark) == {"log_id", "lsn", "hash", "closed", "check"}
-    assert mark["closed"] is True
-    text = f"{mark['log_id']} {mark['lsn']} {mark['hash']} {'True' if mark['closed'] else 'False'}"
+    assert set(mark) == {"log_id", "lsn", "hash", "closed", "opening", "check"}
+    assert mark["closed"] is True and len(mark["opening"]) == 32
+    text = f"{mark['log_id']} {mark['lsn']} {mark['hash']} {'True' if mark['closed'] else 'False'} {mark['opening']}"
     assert google_crc32c.value(text.encode()) == mark["check"]
     assert re.fullmatch(rb"process \d+\n", (folder / "OWNER").read_bytes())
     assert {path.name for path in folder.iterdir()} <= {"db", "log.json", "HEAD", "OWNER", "REPLICATED", "WANTED"}
@@ -222,7 +222,8 @@ def test_the_tail_protocol(home: Path, trajectories: list[GeneratedTrajectory]) 
         connection.connect(str(Home.open(home).socket_path(log.log_id)))
         connection.settimeout(30)
         greeting = ask(connection, "hello", log_id=str(log.log_id), lsn=0, hash=b"")
-        assert greeting == {"durable": log.durable_lsn, "start": [0, b""]}
+        assert (greeting["durable"], greeting["start"]) == (log.durable_lsn, [0, b""])
+        assert [lsn for lsn, _ in greeting["openings"]] == sorted({0, log.durable_lsn})
         after, records = 0, []
         while after < greeting["durable"]:
             reply = ask(connection, "read", after=after, events_max=100, bytes_max=1 << 20, wait_s=0.0)

@@ -3,16 +3,17 @@
 -- name: move_cursor
 -- Move the log's cursor from the event before the batch to the last event of it, or do nothing: then somebody else has
 -- moved it, or the log begins in the middle. Locks the cursor until the end of the transaction.
-INSERT INTO log_cursors AS c (log_id, lsn, hash, events)
-SELECT %(log_id)b::uuid, %(lsn)b::bigint, %(hash)b::bytea, %(events)b::bigint
+INSERT INTO log_cursors AS c (log_id, lsn, hash, opening, events)
+SELECT %(log_id)b::uuid, %(lsn)b::bigint, %(hash)b::bytea, %(opening)b::bytea, %(events)b::bigint
 WHERE %(predecessor)b::bigint = 0 OR EXISTS (SELECT 1 FROM log_cursors WHERE log_id = %(log_id)b::uuid)
 ON CONFLICT (log_id) DO UPDATE
-SET lsn = excluded.lsn, hash = excluded.hash, events = c.events + excluded.events, updated_at = clock_timestamp()
+SET lsn = excluded.lsn, hash = excluded.hash, opening = excluded.opening, events = c.events + excluded.events,
+  updated_at = clock_timestamp()
 WHERE c.lsn = %(predecessor)b::bigint;
 
 -- name: read_cursor
 -- How far a log was replicated.
-SELECT lsn, hash FROM log_cursors WHERE log_id = %(log_id)b::uuid;
+SELECT lsn, hash, opening FROM log_cursors WHERE log_id = %(log_id)b::uuid;
 
 -- name: inherit_cursor
 -- A log that was given a new id begins where it was pruned, if that was replicated under its previous id: the cursor
