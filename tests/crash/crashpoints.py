@@ -119,16 +119,17 @@ def crash_at_points(
     count: int | None = None,
     seed: int = 0,
     sabotage: str = "",
+    kind: str = "",
     first: int = 0,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Tally:
-    """Crash at `count` operations of a workload, of each kind if it suffices.
+    """Crash at `count` operations of a workload, of each kind if it suffices, or of one `kind`.
 
     For `None` at all of them, from place `first` on, while `go_on()`.
     """
     tally = Tally()
     points = CrashPoints(forks, disk, workload, sabotage)
-    operations = points.operations(WAYS[way])
+    operations = [operation for operation in points.operations(WAYS[way]) if kind in ("", operation.kind)]
     chosen = operations[first:] if count is None else shim.spread(operations, count, random.Random(seed))
     for operation in chosen:
         if not go_on():
