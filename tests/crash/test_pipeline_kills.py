@@ -110,9 +110,9 @@ CURSOR_BEFORE_COMMIT = textwrap.dedent("""
 
     move = ingest._move_cursor
 
-    def early(conn, log_id, envelopes):
+    def early(conn, log_id, envelopes, to):
         with database.connect(conn.info.dsn) as other:
-            move(other, log_id, envelopes)
+            move(other, log_id, envelopes, to)
         time.sleep(0.1)
 
     ingest._move_cursor = early
