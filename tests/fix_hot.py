@@ -14,14 +14,16 @@ import pytest
 
 from stratalog.hot.engine import Engine
 from stratalog.hot.home import Home
-from stratalog.hot.log import HotLog
+from stratalog.hot.log import HotLog, NewEvent, Receipt
 from stratalog.hot.sim import SimDisk, SimStore
+from stratalog.hot.source import Cursor, LogEvent, LogSource
 from stratalog.schemas.chain import ChainCheck
 from stratalog.schemas.codec import Event
-from stratalog.schemas.events import Annotation
+from stratalog.schemas.events import Annotation, ToolResult
 from stratalog.schemas.protocols import Put, Store
 from stratalog.schemas.settings import HotSettings
 
+MB = 1 << 20
 SMALL_SETTINGS = "[hot]\nmemtable_bytes = 1048576\ndisk_free_min = 0.0\n"
 """Small memtables open and close faster."""
 
@@ -154,3 +156,26 @@ def check_chains(log: HotLog) -> int:
             chain.position.hash,
         )
     return last
+
+
+def fill(log: HotLog, count: int = 10, bulk: int = 0) -> tuple[uuid.UUID, list[Receipt]]:
+    """A trajectory with some events; `bulk` bytes of output in the last one."""
+    trajectory_id = log.start_blocking(tenant="t")
+    events = [NewEvent(note(str(number))) for number in range(count)]
+    if bulk:
+        events.append(NewEvent(ToolResult(tool_call_id="1", output="x" * bulk)))
+    return trajectory_id, log.append_many_blocking(trajectory_id, events)
+
+
+def read_all(source: LogSource, events_max: int = 3, bytes_max: int = 4 * MB) -> list[LogEvent]:
+    """Everything a source has, in batches."""
+    events: list[LogEvent] = []
+    while batch := source.read(events[-1].envelope.lsn if events else 0, events_max, bytes_max):
+        assert len(batch) <= events_max
+        events += batch
+    return events
+
+
+def cursor_of(event: LogEvent) -> Cursor:
+    """The position of an event."""
+    return Cursor(event.envelope.lsn, event.envelope.hash)

