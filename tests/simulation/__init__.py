@@ -1,0 +1,1 @@
+"""A seeded simulation of whole installations: see README.md."""
