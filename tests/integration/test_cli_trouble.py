@@ -30,8 +30,10 @@ RECORDS = SESSION.read_text().splitlines()
 LIBC = ctypes.CDLL(None)
 MEMORY_MAX_MB = 600
 LINE_MB = 50
-MEASURED = "import resource, sys, os; from stratalog.cli.app import run; code = run(sys.argv[1:]); " + (
-    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr); os._exit(code)"
+# VmHWM, not ru_maxrss: that of a child begins with what its parent had.
+MEASURED = "import sys, os, re; from stratalog.cli.app import run; code = run(sys.argv[1:]); " + (
+    "peak_kb = re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]; "
+    "print(int(peak_kb) // 1024, file=sys.stderr); os._exit(code)"
 )
 # The tiers' own dependencies are not to be found, as after a plain `pip install stratalog`.
 BASE_INSTALL = """
