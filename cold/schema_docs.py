@@ -60,7 +60,7 @@ VIEW_TEXTS = {
 VIEW_COLUMNS = {
     "trajectories": {
         "model": "The model's full name; empty where unknown.",
-        "status": "pending, running, waiting_approval, escalated, completed, failed or cancelled, or imported.",
+        "status": "pending, running, waiting_approval, escalated, completed, failed, cancelled or imported.",
         "events": "Number of events.",
         "labels": "Labels, as JSON.",
         "source": "Where an imported trajectory comes from, as JSON.",

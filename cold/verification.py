@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratalog.hot.check import HotReport, Span, verify_log
+from stratalog.hot.check import HotReport, Replicated, Span, verify_log
 from stratalog.hot.source import LogSource, open_reader, open_source
-from stratalog.schemas.chain import Link
-from stratalog.schemas.errors import NotFound, Retryable, StratalogError
+from stratalog.schemas.chain import START, Link
+from stratalog.schemas.errors import Retryable, StratalogError
 from stratalog.warm import queries
 from stratalog.warm.check import WarmCheck, verify_warm
 from stratalog.warm.database import Connection
+from stratalog.warm.ingest import read_cursor
 from stratalog.warm.quarantine import open_lsns
 
 from .check import ColdVerified, verify_cold
@@ -34,12 +35,16 @@ def verify_all(installation: Installation) -> dict[str, Any]:
     content_problems: list[str] = []
     content_checked = 0
     if not installation.has_postgres:
-        hot = verify_hot(installation, {}, lambda log_id: ())
+        hot = verify_hot(installation, {})
         return _report(hot, warm, cold, [], content_checked, content_problems)
     with installation.postgres() as dsn, installation.connection() as conn:
-        warm = verify_warm(conn)
+        arrived = {log_id: _arrived(conn, log_id) for log_id in installation.home.log_ids()}
+        warm = verify_warm(conn)  # after the cursors: what a sidecar stores meanwhile must not look lost
         content_checked, content_problems = verify_warm_content(conn, installation)
-        hot = verify_hot(installation, warm.heads, lambda log_id: set(open_lsns(conn, log_id, 0)))
+        hot = verify_hot(
+            installation,
+            {log_id: Replicated(lsn, quarantined, warm.heads) for log_id, (lsn, quarantined) in arrived.items()},
+        )
         spans = {id_: span for id_, span in hot.spans.items() if id_ not in hot.refused}
         disagreements = _hot_against_warm(conn, spans, warm.heads)
         with installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
@@ -48,20 +53,22 @@ def verify_all(installation: Installation) -> dict[str, Any]:
                 ends[trajectory_id] = Link(sequence_number, digest)
 
             cold = verify_cold(lake, catalog, installation.content_store(), note)
-        disagreements += _cold_against_warm(conn, ends)
+        disagreements += _cold_against_warm(conn, ends, cold.problems)
     return _report(hot, warm, cold, disagreements, content_checked, content_problems)
 
 
-def verify_hot(
-    installation: Installation,
-    anchors: dict[uuid.UUID, Link],
-    quarantined: Callable[[uuid.UUID], Collection[int]],
-) -> HotReport:
-    """Verify every hot log of the home; `quarantined` tells which LSNs of a log are known to contradict the anchors."""
+def _arrived(conn: Connection, log_id: uuid.UUID) -> tuple[int, set[int]]:
+    """The cursor of a log, and the LSNs of what is in quarantine."""
+    cursor = read_cursor(conn, log_id)
+    return (cursor.lsn if cursor else 0), set(open_lsns(conn, log_id, 0))
+
+
+def verify_hot(installation: Installation, replicated: Mapping[uuid.UUID, Replicated]) -> HotReport:
+    """Verify every hot log of the home against what the warm tier says of it."""
     report = HotReport()
     for log_id in installation.home.log_ids():
         try:
-            report.add(_verify_log(installation, log_id, anchors, quarantined(log_id)))
+            report.add(_verify_log(installation, log_id, replicated.get(log_id, Replicated())))
         except StratalogError as error:
             if error.exit_code not in (20, 21):
                 raise
@@ -69,9 +76,7 @@ def verify_hot(
     return report
 
 
-def _verify_log(
-    installation: Installation, log_id: uuid.UUID, anchors: dict[uuid.UUID, Link], quarantined: Collection[int]
-) -> HotReport:
+def _verify_log(installation: Installation, log_id: uuid.UUID, replicated: Replicated) -> HotReport:
     """Verify one log; from its beginning again where another process took it over meanwhile."""
     attempts = 0
     while True:
@@ -85,7 +90,7 @@ def _verify_log(
                 reader.close()
             source: LogSource = open_source(installation.home, log_id)
             try:
-                return verify_log(source, report, secrets=secrets, anchors=anchors, quarantined=quarantined)
+                return verify_log(source, report, secrets=secrets, replicated=replicated)
             finally:
                 source.close()
         except Retryable:
@@ -121,19 +126,39 @@ def _hot_against_warm(conn: Connection, spans: dict[uuid.UUID, Span], heads: dic
     return problems
 
 
-def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link]) -> list[str]:
-    problems = []
-    for trajectory_id, end in ends.items():
-        try:
-            head = queries.head(conn, trajectory_id)
-        except NotFound:
-            problems.append(f"trajectory {trajectory_id} is in the cold tier but has no head in warm")
-            continue
-        if head.consolidated.sequence_number >= 0 and head.consolidated != end:
+def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], blamed: Sequence[str]) -> list[str]:
+    """What warm marks as consolidated must be in cold; cold may be ahead of the marks, by a run that is not marked yet.
+
+    `ends` are the trajectories that are whole in cold; those named in `blamed` are reported already.
+    """
+    problems: list[str] = []
+    missing: list[uuid.UUID] = []
+    ahead: dict[uuid.UUID, Link] = {}
+    without_head = dict(ends)
+    for head in queries.trajectories(conn):
+        end, marked = without_head.pop(head.trajectory_id, None), head.consolidated
+        if end is None:
+            if marked != START:
+                missing.append(head.trajectory_id)
+        elif end.sequence_number > marked.sequence_number:
+            ahead[head.trajectory_id] = end
+        elif end != marked:
             problems.append(
-                f"trajectory {trajectory_id}: cold ends at event {end.sequence_number}, "
-                f"warm says {head.consolidated.sequence_number}"
+                f"trajectory {head.trajectory_id}: cold ends at event {end.sequence_number}, "
+                f"warm has marked event {marked.sequence_number}"
+                + (" with another hash" if end.sequence_number == marked.sequence_number else "")
             )
+    for trajectory_id, end in ahead.items():
+        stored = queries.hash_at(conn, trajectory_id, end.sequence_number)
+        if stored is not None and stored != end.hash:
+            problems.append(f"trajectory {trajectory_id}: event {end.sequence_number} differs between cold and warm")
+    unexplained = [id_ for id_ in missing if not any(str(id_) in problem for problem in blamed)]
+    if unexplained:
+        problems.append(
+            f"{len(unexplained)} trajectories are marked as consolidated and are not in the cold tier, "
+            f"the first is {unexplained[0]}"
+        )
+    problems += [f"trajectory {id_} is in the cold tier but has no head in warm" for id_ in without_head]
     return problems
 
 

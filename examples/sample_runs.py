@@ -122,24 +122,25 @@ def swe_agent_text() -> Json:
     return {"environment": "swe_main", "trajectory": steps, "history": history, "info": info}
 
 
-def atif_run() -> Json:
-    """An ATIF document with times, parallel calls, a step without a model, a compaction and an embedded sub-agent."""
+def _second(second: int) -> str:
+    return (START + dt.timedelta(days=1, seconds=second)).isoformat().replace("+00:00", "Z")
 
-    def at(second: int) -> str:
-        return (START + dt.timedelta(days=1, seconds=second)).isoformat().replace("+00:00", "Z")
 
-    def called(call_id: str, name: str, **arguments: Any) -> Json:
-        return {"tool_call_id": call_id, "function_name": name, "arguments": arguments}
+def _called(call_id: str, name: str, **arguments: Any) -> Json:
+    return {"tool_call_id": call_id, "function_name": name, "arguments": arguments}
 
-    child = {
+
+def _checker() -> Json:
+    """The sub-agent of `atif_run`."""
+    return {
         "schema_version": "ATIF-v1.7",
         "trajectory_id": "export-2-checker",
         "agent": {"name": "checker", "version": "1.2.0", "model_name": "gpt-4.1-mini"},
         "steps": [
-            {"step_id": 1, "timestamp": at(9), "source": "user", "message": "Is the header row complete?"},
+            {"step_id": 1, "timestamp": _second(9), "source": "user", "message": "Is the header row complete?"},
             {
                 "step_id": 2,
-                "timestamp": at(11),
+                "timestamp": _second(11),
                 "source": "agent",
                 "message": "The column `currency` is missing.",
                 "metrics": {"prompt_tokens": 310, "completion_tokens": 14},
@@ -147,13 +148,17 @@ def atif_run() -> Json:
         ],
         "final_metrics": {"total_prompt_tokens": 310, "total_completion_tokens": 14, "total_steps": 2},
     }
-    both = [called("c1", "read_file", path="export.csv"), called("c2", "read_file", path="schema.json")]
+
+
+def atif_run() -> Json:
+    """An ATIF document with times, parallel calls, a step without a model, a compaction and an embedded sub-agent."""
+    both = [_called("c1", "read_file", path="export.csv"), _called("c2", "read_file", path="schema.json")]
     seen = [
         {"source_call_id": "c2", "content": '{"columns": ["date", "amount", "currency"]}'},
         {"source_call_id": "c1", "content": "date,amount\n" + "2026-03-10,10.10\n" * 2_600},
     ]
     reference = [{"trajectory_id": "export-2-checker"}]
-    asked = [called("c3", "delegate", task="Is the header row complete?")]
+    asked = [_called("c3", "delegate", task="Is the header row complete?")]
     heard = [{"source_call_id": "c3", "content": "currency is missing", "subagent_trajectory_ref": reference}]
     management = {"context_management": {"type": "compaction", "boundary": "replace"}}
     steps: list[Json] = [
@@ -186,7 +191,7 @@ def atif_run() -> Json:
             "metrics": {"prompt_tokens": 240, "completion_tokens": 21, "cost_usd": 0.0003},
         },
     ]
-    numbered = [{"step_id": number, "timestamp": at(3 * number), **step} for number, step in enumerate(steps, 1)]
+    numbered = [{"step_id": number, "timestamp": _second(3 * number), **step} for number, step in enumerate(steps, 1)]
     return {
         "schema_version": "ATIF-v1.7",
         "session_id": "export-2",
@@ -194,5 +199,5 @@ def atif_run() -> Json:
         "agent": {"name": "export-checker", "version": "1.2.0", "model_name": "gpt-4.1"},
         "steps": numbered,
         "final_metrics": {"total_prompt_tokens": 1_060, "total_completion_tokens": 87, "total_steps": 6},
-        "subagent_trajectories": [child],
+        "subagent_trajectories": [_checker()],
     }

@@ -25,6 +25,17 @@ class Span(msgspec.Struct, frozen=True):
     last_hash: bytes
 
 
+class Replicated(msgspec.Struct, frozen=True):
+    """What the warm tier says of a log. `heads` must not be older than the rest, or what just arrived looks lost."""
+
+    lsn: int = 0
+    """The cursor: everything up to here has arrived."""
+    quarantined: Collection[int] = ()
+    """LSNs of events that have arrived and are not part of a history."""
+    heads: Mapping[uuid.UUID, Link] = {}
+    """The last event of every trajectory."""
+
+
 class HotReport(msgspec.Struct):
     """What was read, what is wrong, and where each trajectory ends."""
 
@@ -35,6 +46,8 @@ class HotReport(msgspec.Struct):
     blob_problems: list[str] = []
     refused: set[uuid.UUID] = set()
     """Trajectories of which events lie here that the warm tier has put into quarantine."""
+    lost: set[uuid.UUID] = set()
+    """Trajectories of which events were replicated that the warm tier does not have; each is reported once."""
 
     def add(self, other: HotReport) -> None:
         """Take in what was found in another log."""
@@ -44,6 +57,7 @@ class HotReport(msgspec.Struct):
         self.blobs += other.blobs
         self.blob_problems += other.blob_problems
         self.refused |= other.refused
+        self.lost |= other.lost
 
 
 def verify_log(
@@ -51,21 +65,20 @@ def verify_log(
     report: HotReport,
     *,
     secrets: Mapping[uuid.UUID, bytes],
-    anchors: Mapping[uuid.UUID, Link],
-    quarantined: Collection[int] = (),
+    replicated: Replicated,
 ) -> HotReport:
     """Read a whole log and add what was found to `report`. Damage ends the reading of this log, and is reported.
 
     Raises `Locked` or `Unavailable` where the log must be given up: start again, with a fresh report.
 
-    `secrets` are those of trajectories whose beginning was pruned here (from the heads); `anchors` are positions that
-    another tier has, which the events here must agree with, except those at the LSNs that are in quarantine.
+    `secrets` are those of trajectories whose beginning was pruned here (from the heads). Events that `replicated` says
+    have arrived must be in their histories there, unless they are in quarantine.
     """
     chains: dict[uuid.UUID, ChainCheck | None] = {}
     after = 0
     while True:
         try:
-            after = _check_events(source, after, chains, report, secrets, anchors, quarantined)
+            after = _check_events(source, after, chains, report, secrets, replicated)
             break
         except CursorMismatch:
             # The log was pruned behind us while we read: go on with what is still there, each chain from where it is.
@@ -87,8 +100,7 @@ def _check_events(
     chains: dict[uuid.UUID, ChainCheck | None],
     report: HotReport,
     secrets: Mapping[uuid.UUID, bytes],
-    anchors: Mapping[uuid.UUID, Link],
-    quarantined: Collection[int],
+    replicated: Replicated,
 ) -> int:
     while events := source.read(after, BATCH_EVENTS, BATCH_BYTES):
         for event in events:
@@ -97,10 +109,10 @@ def _check_events(
             after = event.envelope.lsn
             report.events += 1
             _check_event(event, chains, secrets, report)
-            if after in quarantined:
+            if after in replicated.quarantined:
                 report.refused.add(event.envelope.header.trajectory_id)
             else:
-                _check_anchor(event, anchors, report)
+                _check_history(event, replicated, report)
     if after < source.durable_lsn() and after:
         raise Corrupt(f"the log ends at LSN {after}, {source.durable_lsn()} was durable")
     return after
@@ -135,13 +147,19 @@ def _check_event(
     _check_blobs(event, report)
 
 
-def _check_anchor(event: LogEvent, anchors: Mapping[uuid.UUID, Link], report: HotReport) -> None:
-    header = event.envelope.header
-    anchor = anchors.get(header.trajectory_id)
-    if anchor is not None and anchor.sequence_number == header.sequence_number and anchor.hash != event.envelope.hash:
+def _check_history(event: LogEvent, replicated: Replicated, report: HotReport) -> None:
+    header, lsn = event.envelope.header, event.envelope.lsn
+    head = replicated.heads.get(header.trajectory_id)
+    last = head.sequence_number if head is not None else START.sequence_number
+    if last < header.sequence_number and lsn <= replicated.lsn and header.trajectory_id not in report.lost:
+        report.lost.add(header.trajectory_id)
         report.problems.append(
-            f"LSN {event.envelope.lsn}: event {header.sequence_number} of {header.trajectory_id} "
-            "is another one in the warm tier"
+            f"LSN {lsn}: event {header.sequence_number} of {header.trajectory_id} was replicated "
+            "and is not in the warm tier"
+        )
+    if head is not None and last == header.sequence_number and head.hash != event.envelope.hash:
+        report.problems.append(
+            f"LSN {lsn}: event {header.sequence_number} of {header.trajectory_id} is another one in the warm tier"
         )
 
 

@@ -12,18 +12,19 @@ import pytest
 dg = pytest.importorskip("dagster")  # required_in_ci
 
 from fix_cold import ColdBench  # noqa: E402
+from fix_damage import ORIGINAL_COMMIT, Damage, marked, settings_of  # noqa: E402
 
 from stratalog.cold.consolidate import Consolidation  # noqa: E402
 from stratalog.hot.home import Home  # noqa: E402
-from stratalog.pipelines import build_definitions, run_consolidation  # noqa: E402
+from stratalog.pipelines import build_definitions  # noqa: E402
 from stratalog.pipelines.cold_events import KEY  # noqa: E402
 from stratalog.pipelines.consolidation_marks import MARKS_KEY  # noqa: E402
 from stratalog.pipelines.days import as_of  # noqa: E402
 from stratalog.pipelines.fleet_storage import STORAGE_KEY  # noqa: E402
-from stratalog.pipelines.instance import IN_PROCESS, fail_dead_runs, open_instance  # noqa: E402
+from stratalog.pipelines.instance import open_instance  # noqa: E402
 from stratalog.pipelines.read_back_checks import SPECS  # noqa: E402
-from stratalog.schemas.errors import Corrupt, Invalid  # noqa: E402
-from stratalog.schemas.settings import ColdSettings, Settings, WarmSettings  # noqa: E402
+from stratalog.schemas.errors import Invalid  # noqa: E402
+from stratalog.schemas.settings import Settings  # noqa: E402
 
 pytestmark = [pytest.mark.postgres, pytest.mark.required_in_ci]
 
@@ -41,11 +42,6 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 @pytest.fixture
 def defs(cold_bench: ColdBench) -> dg.Definitions:
     return build_definitions(settings_of(cold_bench))
-
-
-def settings_of(bench: ColdBench) -> Settings:
-    cold = ColdSettings(url=bench.lake.url, cas_url=f"{bench.lake.url.rpartition('/')[0]}/cas", idle_after="1d")
-    return Settings(warm=WarmSettings(dsn=bench.dsn), cold=cold)
 
 
 def config(older_than: str | None = "0d") -> dict[str, Any]:
@@ -68,43 +64,6 @@ def metadata(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> dict[str, A
 
 def steps_that_ran(result: dg.ExecuteInProcessResult) -> set[str]:
     return {event.step_key for event in result.all_events if event.is_step_start}
-
-
-def marked(bench: ColdBench) -> list[int]:
-    return sorted(through for through, _ in bench.marks().values())
-
-
-class Damage:
-    """Changes the first file that a run writes, right after the commit; `undo` puts it back."""
-
-    def __init__(self, bench: ColdBench) -> None:
-        self.bench = bench
-        self.path: Path | None = None
-        self.content = b""
-
-    def commit(self, work: Consolidation, run: Any, files: Any) -> Any:
-        done = ORIGINAL_COMMIT(work, run, files)
-        if self.path is None and files:
-            self.path = Path(files[0].url.removeprefix("file://"))
-            self.content = self.path.read_bytes()
-            middle = len(self.content) // 2
-            flipped = bytes([self.content[middle] ^ 0xFF])
-            self.path.write_bytes(self.content[:middle] + flipped + self.content[middle + 1 :])
-        return done
-
-    def undo(self) -> None:
-        assert self.path is not None
-        self.path.write_bytes(self.content)
-
-
-ORIGINAL_COMMIT = Consolidation.commit
-
-
-@pytest.fixture
-def damage(cold_bench: ColdBench, monkeypatch: pytest.MonkeyPatch) -> Damage:
-    inflicted = Damage(cold_bench)
-    monkeypatch.setattr(Consolidation, "commit", lambda work, run, files: inflicted.commit(work, run, files))
-    return inflicted
 
 
 def test_a_run_moves_checks_and_marks_everything(
@@ -364,78 +323,3 @@ def test_loading_the_definitions_opens_nothing(tmp_path: Path, monkeypatch: pyte
 def test_settings_without_a_place_for_everything_are_refused() -> None:
     with pytest.raises(Invalid, match="need a home"):
         build_definitions(Settings())
-
-
-@pytest.fixture
-def home(cold_bench: ColdBench, tmp_path: Path) -> Home:
-    settings = settings_of(cold_bench)
-    Home.open(tmp_path / "home", create=True)
-    (tmp_path / "home" / "stratalog.toml").write_text(
-        f"""
-warm.dsn = "{settings.warm.dsn}"
-cold.url = "{settings.cold.url}"
-cold.cas_url = "{settings.cold.cas_url}"
-"""
-    )
-    return Home.open(tmp_path / "home")
-
-
-def test_it_runs_in_this_process_and_keeps_the_run_in_the_home(cold_bench: ColdBench, home: Home) -> None:
-    cold_bench.task(1)
-    cold_bench.task(2, imported=True, finished=False)
-    done = run_consolidation(home, None, "0d")
-    assert (done.trajectories, done.problems) == (2, ())
-    assert done.files > 0 and done.bytes > 0 and done.events > 0
-    assert run_consolidation(home, None, "0d").trajectories == 0
-    with open_instance(home) as kept:
-        assert kept.get_runs_count() == 2
-        assert not kept.telemetry_enabled
-    assert (home.path / "dagster" / "dagster.yaml").read_bytes() == packaged_settings()
-
-
-def packaged_settings() -> bytes:
-    return (Path(__file__).parents[2] / "dagster.yaml").read_bytes()
-
-
-def test_in_this_process_too_failures_are_ours(cold_bench: ColdBench, home: Home, damage: Damage) -> None:
-    cold_bench.task(1)
-    with pytest.raises(Corrupt, match="read_back_matches_plan failed, nothing was marked"):
-        run_consolidation(home, None, "0d")
-    assert marked(cold_bench) == [-1]
-    assert run_consolidation(home, None, "0d").trajectories == 1
-    with pytest.raises(Invalid, match="duration"):
-        run_consolidation(home, None, "soon")
-
-
-def test_a_run_whose_process_was_killed_is_failed_by_the_next_one(instance: dg.DagsterInstance) -> None:
-    ours, theirs = (
-        instance.create_run_for_job(
-            build_definitions("nowhere").resolve_job_def("consolidate"),
-            status=dg.DagsterRunStatus.STARTED,
-            tags=tags,
-        )
-        for tags in ({IN_PROCESS: "true"}, {})
-    )
-    assert fail_dead_runs(instance) == 1
-    status = {run.run_id: run.status for run in instance.get_runs()}
-    assert status[ours.run_id] is dg.DagsterRunStatus.FAILURE
-    assert status[theirs.run_id] is dg.DagsterRunStatus.STARTED
-
-
-def test_dagsters_own_storage_can_be_postgres(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("dagster_postgres")  # required_in_ci
-    from psycopg.conninfo import conninfo_to_dict
-
-    parts = conninfo_to_dict(database)
-    text = packaged_settings().decode()
-    commented = text[text.index("# storage:") :]
-    (tmp_path / "dagster.yaml").write_text(text + commented.replace("# ", "").replace("#\n", "\n"))
-    query = f"?host={parts['host']}&port={parts.get('port', 5432)}" if str(parts["host"]).startswith("/") else ""
-    place = "" if query else f"{parts['host']}:{parts.get('port', 5432)}"
-    password = f":{parts['password']}" if parts.get("password") else ""
-    monkeypatch.setenv(
-        "STRATALOG_DAGSTER_PG_URL", f"postgresql://{parts['user']}{password}@{place}/{parts['dbname']}{query}"
-    )
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        assert "Postgres" in type(instance.run_storage).__name__
-        assert instance.get_runs_count() == 0

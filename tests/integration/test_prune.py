@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stratalog.hot.check import HotReport, verify_log
+from stratalog.hot.check import HotReport, Replicated, verify_log
 from stratalog.hot.home import Home
 from stratalog.hot.log import HotLog, NewEvent, Receipt
 from stratalog.hot.marks import MarkFile
@@ -182,7 +182,7 @@ def test_pruning_again_and_again_while_everybody_reads_and_appends(home: Home) -
         def verify() -> None:
             source = open_source(home, log.log_id)
             heads = {head.trajectory_id: head.secret for head in source.heads()}  # type: ignore[attr-defined]
-            report = verify_log(source, HotReport(), secrets=heads, anchors={})
+            report = verify_log(source, HotReport(), secrets=heads, replicated=Replicated())
             source.close()
             assert [problem for problem in report.problems if "secret is gone" not in problem] == []
 
