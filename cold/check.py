@@ -32,6 +32,8 @@ class ColdVerified(msgspec.Struct, frozen=True):
     trajectories: int
     blobs: int
     problems: tuple[str, ...]
+    damaged: frozenset[uuid.UUID] = frozenset()
+    """The trajectories that a problem names; one that only an unreadable file hides is not among them."""
     unknown: tuple[str, ...] = ()
     """Files below the table's folder that no snapshot names: left by a crash, or of a run that is not committed yet."""
 
@@ -47,15 +49,18 @@ def verify_cold(
     blobs = BlobCheck(store)
     events = trajectories = 0
     problems: list[str] = []
+    damaged: set[uuid.UUID] = set()
     for _, day in groupby(urls, _day_of):
         segments, found = _segments_of(lake, day, blobs)
         problems += map(str, found)
-        blamed = {problem.trajectory_id for problem in found}
+        blamed = {problem.trajectory_id for problem in found if problem.trajectory_id is not None}
+        damaged |= blamed
         for trajectory_id, parts in sorted(segments.items()):
             end = _join(parts)
             if isinstance(end, str):
                 if trajectory_id not in blamed:
                     problems.append(f"cold: trajectory {trajectory_id}: {end}")
+                damaged.add(trajectory_id)
                 continue
             events += sum(part.events for part in parts)
             if trajectory_id not in blamed:
@@ -64,7 +69,7 @@ def verify_cold(
                     on_trajectory(trajectory_id, end.sequence_number, end.hash)
     named = {lake.path_of(url) for url in urls}
     unknown = tuple(entry.path for entry in lake.files() if entry.path not in named)
-    return ColdVerified(events, trajectories, blobs.checked, tuple(problems), unknown)
+    return ColdVerified(events, trajectories, blobs.checked, tuple(problems), frozenset(damaged), unknown)
 
 
 def _day_of(url: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from typing import Any
+
+import msgspec
 
 from stratalog.hot.check import HotReport, Replicated, Span, verify_log
 from stratalog.hot.source import LogSource, open_reader, open_source
@@ -53,7 +55,8 @@ def verify_all(installation: Installation) -> dict[str, Any]:
                 ends[trajectory_id] = Link(sequence_number, digest)
 
             cold = verify_cold(lake, catalog, installation.content_store(), note)
-        disagreements += _cold_against_warm(conn, ends, cold.problems)
+        missing = _cold_against_warm(conn, ends, cold.damaged)
+        cold = msgspec.structs.replace(cold, problems=(*cold.problems, *missing))
     return _report(hot, warm, cold, disagreements, content_checked, content_problems)
 
 
@@ -126,10 +129,10 @@ def _hot_against_warm(conn: Connection, spans: dict[uuid.UUID, Span], heads: dic
     return problems
 
 
-def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], blamed: Sequence[str]) -> list[str]:
+def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], damaged: Set[uuid.UUID]) -> list[str]:
     """What warm marks as consolidated must be in cold; cold may be ahead of the marks, by a run that is not marked yet.
 
-    `ends` are the trajectories that are whole in cold; those named in `blamed` are reported already.
+    `ends` are the trajectories that are whole in cold; those in `damaged` are reported already.
     """
     problems: list[str] = []
     missing: list[uuid.UUID] = []
@@ -138,7 +141,7 @@ def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], blamed: Se
     for head in queries.trajectories(conn):
         end, marked = without_head.pop(head.trajectory_id, None), head.consolidated
         if end is None:
-            if marked != START:
+            if marked != START and head.trajectory_id not in damaged:
                 missing.append(head.trajectory_id)
         elif end.sequence_number > marked.sequence_number:
             ahead[head.trajectory_id] = end
@@ -152,11 +155,10 @@ def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], blamed: Se
         stored = queries.hash_at(conn, trajectory_id, end.sequence_number)
         if stored is not None and stored != end.hash:
             problems.append(f"trajectory {trajectory_id}: event {end.sequence_number} differs between cold and warm")
-    unexplained = [id_ for id_ in missing if not any(str(id_) in problem for problem in blamed)]
-    if unexplained:
+    if missing:
         problems.append(
-            f"{len(unexplained)} trajectories are marked as consolidated and are not in the cold tier, "
-            f"the first is {unexplained[0]}"
+            f"{len(missing)} trajectories are marked as consolidated and cannot be read from the cold tier, "
+            f"the first is {missing[0]}"
         )
     problems += [f"trajectory {id_} is in the cold tier but has no head in warm" for id_ in without_head]
     return problems

@@ -181,14 +181,14 @@ def test_a_lost_blob_keeps_the_marks_from_being_set(
 
 
 def test_a_re_execution_from_the_failed_check_sets_the_marks(
-    cold_bench: ColdBench, home: Home, defs: dg.Definitions, instance: dg.DagsterInstance, damage: Damage
+    cold_bench: ColdBench, cold_home: Home, defs: dg.Definitions, instance: dg.DagsterInstance, damage: Damage
 ) -> None:
     cold_bench.task(1)
     failed = run_job(defs, instance)
     assert not failed.success
     damage.undo()
     again = dg.execute_job(
-        dg.build_reconstructable_job("stratalog.pipelines.build", "build_job", (str(home.path),)),
+        dg.build_reconstructable_job("stratalog.pipelines.build", "build_job", (str(cold_home.path),)),
         instance=instance,
         # As the UI does it, the tags of the first run go along.
         tags={"dagster/partition": TODAY.isoformat()},

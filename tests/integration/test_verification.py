@@ -36,7 +36,7 @@ def test_what_is_marked_as_consolidated_must_be_in_the_cold_tier(cold_bench: Col
     cold_bench.run()
     cold_bench.execute("DELETE FROM stratalog_catalog.iceberg_tables")
     (problem,) = problems(cold_home)
-    assert "2 trajectories are marked as consolidated and are not in the cold tier" in problem
+    assert "2 trajectories are marked as consolidated and cannot be read from the cold tier" in problem
 
 
 def test_a_mark_of_another_history_is_noticed(cold_bench: ColdBench, cold_home: Home) -> None:
