@@ -25,9 +25,6 @@ from stratalog.schemas.settings import HotSettings
 
 from .keys import Position
 
-GATHERING_S_MAX = 0.002
-"""How long a group waits for the coroutines of a loop to stage what they have ready."""
-
 
 class Waiter(Protocol):
     """Somebody who waits for a staged entry; called from the commit thread."""
@@ -78,21 +75,23 @@ class ThreadWaiter:
 
 
 class LoopWaiter:
-    """A coroutine; its loop is called once per group for all of its waiters."""
+    """Coroutines of one loop, each with its result in a list; the loop is called once per group for all of them."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("futures", "loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Sequence[asyncio.Future[Any]]) -> None:
         self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.futures = futures
 
-    def released(self, result: Any) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
+    def released(self, result: Sequence[Any]) -> None:
+        for future, own in zip(self.futures, result, strict=True):
+            if not future.done():
+                future.set_result(own)
 
     def failed(self, error: StratalogError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(again(error))
 
 
 class Committer:
@@ -131,8 +130,6 @@ class Committer:
         self._work = threading.Condition(self.lock)
         self._queue: deque[Staged] = deque()
         self._group: list[Staged] = []
-        self._gathering = False
-        """A loop is between the first entry of its coroutines and the last one."""
         self._resting = False
         """The commit thread waits for work, and for nothing else."""
         self._stopping = False
@@ -144,22 +141,12 @@ class Committer:
             self._thread.start()
 
     def stage(self, entry: Staged) -> None:
-        """Queue an entry; the caller holds `lock` and has checked `failure`, and then calls `wait` or `wake`.
-
-        A coroutine's entry does not wake the commit thread at once: the other coroutines that are ready stage theirs
-        first, and go into the same group.
-        """
+        """Queue an entry; the caller holds `lock` and has checked `failure`, and then calls `notify` or `wait`."""
         self._queue.append(entry)
-        waiter = entry.waiter
-        if isinstance(waiter, LoopWaiter) and not self._gathering:
-            self._gathering = True
-            waiter.loop.call_soon(self._gathered)
 
-    def _gathered(self) -> None:
-        """Called in the loop when the coroutines that were ready have had their turn."""
-        with self.lock:
-            self._gathering = False
-            self._work.notify()
+    def notify(self) -> None:
+        """Let the commit thread look for work; the caller holds `lock`."""
+        self._work.notify()
 
     def close(self) -> None:
         """Commit what is queued, then stop the thread."""
@@ -247,14 +234,10 @@ class Committer:
         while True:
             with self.lock:
                 while not self._ready():
-                    gathering = self._gathering and bool(self._queue)
-                    rest_s = GATHERING_S_MAX if gathering else self._again_s
-                    self._resting = rest_s is None
-                    rested = not self._work.wait(rest_s)
+                    self._resting = self._again_s is None
+                    rested = not self._work.wait(self._again_s)
                     self._resting = False
                     if rested:
-                        if gathering:
-                            self._gathering = False  # the loop is busy with something else
                         break
                 if self._ready():
                     return
@@ -262,7 +245,7 @@ class Committer:
                 self._again_s = self._after_group()
 
     def _ready(self) -> bool:
-        return self._stopping or self.failure is not None or (bool(self._queue) and not self._gathering)
+        return self._stopping or self.failure is not None or bool(self._queue)
 
     def _next_group(self) -> tuple[list[Staged], list[Put]]:
         if self._settings.group_window_us:
@@ -309,6 +292,13 @@ class Committer:
                 _call_soon(waiter.loop, waiter.failed, doubt)
             else:
                 waiter.failed(doubt)
+
+
+def again(error: StratalogError) -> StratalogError:
+    """The same error for somebody else: one that is raised twice has two tracebacks."""
+    copy = type(error)(error.message, hint=error.hint)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def _release(group: list[Staged]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,23 @@ from stratalog.schemas.errors import (
     InDoubt,
     Invalid,
     NotFound,
-    StratalogError,
 )
 from stratalog.schemas.protocols import Put, Store
 from stratalog.schemas.settings import HotSettings
 
 from . import keys
 from .budget import DiskBudget
-from .committer import Committer, Staged, ThreadWaiter, Waiter
+from .committer import Committer, Staged, ThreadWaiter
 from .contents import Contents
 from .events import Events
 from .files import FileLock, modified_s
+from .intake import Intake
 from .keys import Cursor, Head, Position
 from .marks import MarkFile
 from .openings import Openings
 from .recovery import Recovered, position_at, recover
 from .replication import Replication, check_position
-from .staging import NewEvent, PreparedEvent, Receipt, Stager, place, prepare
+from .staging import Stager
 from .watermark import Watermark
 
 PRUNE_EVENTS_MIN = 1024
@@ -67,7 +67,6 @@ class Engine:
         self.folder = folder
         self.contents = Contents(store)
         self._lock_file = lock
-        self._budget = DiskBudget(folder, settings.disk_free_min)
         if marks is None and folder is not None:
             marks = MarkFile(folder / "HEAD", str(log_id)), MarkFile(folder / "REPLICATED", str(log_id))
         self._head = marks[0] if marks else None
@@ -103,6 +102,8 @@ class Engine:
             after_group=self._mark_head,
             threaded=threaded,
         )
+        budget = DiskBudget(folder, settings.disk_free_min)
+        self.intake = Intake(self.stager, self._committer, self.contents, budget, settings, self._check_open)
 
     def _open_head(self) -> None:
         """From the first commit on, HEAD must not say any more that the log was closed in order: see `has_more`."""
@@ -112,79 +113,6 @@ class Engine:
             self._head.write(position.lsn, position.hash, durable=True)
 
     # --- appending ---------------------------------------------------------------------------------------------------
-
-    def prepare(self, event: NewEvent, now_us: int) -> PreparedEvent:
-        """Encode an event; see `staging.prepare`."""
-        self._check_open()
-        return prepare(event, self.settings, now_us)
-
-    def place(self, prepared: Sequence[PreparedEvent]) -> list[PreparedEvent]:
-        """Make large content durable, which waits for the disk; then the events must be staged or abandoned."""
-        self._check_open()
-        self._budget.check()
-        placed: list[PreparedEvent] = []
-        try:
-            for event in prepared:
-                placed.append(place(event, self.contents))
-        except InDoubt:
-            raise
-        except StratalogError:
-            self._abandon(placed)
-            raise
-        return placed
-
-    def _abandon(self, prepared: Sequence[PreparedEvent]) -> None:
-        for event in prepared:
-            self.contents.abandon(event.contents)
-
-    def stage(
-        self,
-        head: Callable[[], Head],
-        prepared: Sequence[PreparedEvent],
-        notes: Mapping[bytes, bytes],
-        waiter: Waiter,
-    ) -> None:
-        """Queue events after `head()`, which is called under the lock; `waiter` is released with the receipts."""
-        try:
-            self._budget.check()
-            with self._committer.lock:
-                self._stage(head, prepared, notes, waiter)
-        except InDoubt:
-            raise  # nothing can be written any more; the next open removes what is not needed
-        except StratalogError:
-            self._abandon(prepared)
-            raise
-
-    def _stage(
-        self,
-        head: Callable[[], Head],
-        prepared: Sequence[PreparedEvent],
-        notes: Mapping[bytes, bytes],
-        waiter: Waiter,
-    ) -> None:
-        self._check_open()
-        puts: list[Put] = []
-        receipts: list[Receipt] = []
-        size = 0
-        if prepared:
-            puts, receipts, size = self.stager.stage(head(), prepared)
-        puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in notes.items()]
-        self._committer.stage(Staged(puts, len(prepared), self.stager.last, size, waiter, receipts))
-
-    def append(self, trajectory_id: uuid.UUID, prepared: PreparedEvent, waiter: Waiter) -> None:
-        """`stage` for the one next event of a trajectory that is here; `waiter` is released with its receipt."""
-        try:
-            self._budget.check()
-            committer, stager = self._committer, self.stager
-            with committer.lock:
-                self._check_open()
-                puts, receipt, size = stager.stage_one(stager.known(trajectory_id), prepared)
-                committer.stage(Staged(puts, 1, stager.last, size, waiter, receipt))
-        except InDoubt:
-            raise
-        except StratalogError:
-            self._abandon([prepared])
-            raise
 
     def wait(self, waiter: ThreadWaiter) -> Any:
         """Wait in a thread for what was staged with `waiter`; see `Committer.wait`."""

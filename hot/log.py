@@ -17,6 +17,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,9 +30,10 @@ from stratalog.schemas.errors import Fenced, Invalid, Unavailable
 from stratalog.schemas.events import EventBody, TaskStarted
 
 from . import keys
-from .committer import LoopWaiter, ThreadWaiter
+from .committer import ThreadWaiter
 from .engine import Engine
 from .home import Home
+from .intake import NO_NOTES, Addition
 from .keys import Head
 from .opening import open_engine
 from .serving import TailServer
@@ -121,6 +123,8 @@ class HotLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._engine is not None:
+            self._engine.intake.stage_noted(asyncio.get_running_loop())  # what was appended before is committed
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
@@ -173,9 +177,8 @@ class HotLog:
         notes: Mapping[bytes, bytes] | None = None,
     ) -> uuid.UUID:
         """Start a trajectory with its TaskStarted event; returns its id once that is durable."""
-        prepared, stage = self._starting(tenant, body or TaskStarted(task=task), trajectory_id, secret, created_at)
-        receipts = await self._staged(stage, [prepared], notes or {})
-        return receipts[0].trajectory_id
+        starting = self._starting(tenant, body or TaskStarted(task=task), trajectory_id, secret, created_at, notes)
+        return (await self._staged(starting))[0].trajectory_id
 
     def start_blocking(
         self,
@@ -189,8 +192,8 @@ class HotLog:
         notes: Mapping[bytes, bytes] | None = None,
     ) -> uuid.UUID:
         """`start`, for threads."""
-        prepared, stage = self._starting(tenant, body or TaskStarted(task=task), trajectory_id, secret, created_at)
-        return self._staged_blocking(stage, [prepared], notes or {})[0].trajectory_id
+        starting = self._starting(tenant, body or TaskStarted(task=task), trajectory_id, secret, created_at, notes)
+        return self._staged_blocking(starting)[0].trajectory_id
 
     async def append(
         self,
@@ -208,12 +211,8 @@ class HotLog:
         `Unavailable` after `timeout_s` seconds (the event is durable here in both cases).
         """
         engine = self.engine
-        prepared = engine.prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()), self._clock())
-        if prepared.contents and prepared.is_large:
-            (prepared,) = await asyncio.to_thread(engine.place, [prepared])
-        waiter = LoopWaiter(asyncio.get_running_loop())
-        engine.append(trajectory_id, prepared, waiter)
-        receipt: Receipt = await waiter.future
+        prepared = self._prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()))
+        (receipt,) = await self._staged(Addition(partial(engine.stager.known, trajectory_id), [prepared]))
         if barrier == "replicated":
             reached = await engine.replicated.reached(receipt.lsn, timeout_s)
             self._check_replicated(receipt, reached, timeout_s)
@@ -231,12 +230,8 @@ class HotLog:
     ) -> Receipt:
         """`append`, for threads."""
         engine = self.engine
-        prepared = engine.prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()), self._clock())
-        if prepared.contents and prepared.is_large:
-            (prepared,) = engine.place([prepared])
-        waiter = ThreadWaiter()
-        engine.append(trajectory_id, prepared, waiter)
-        receipt: Receipt = engine.wait(waiter)
+        prepared = self._prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()))
+        (receipt,) = self._staged_blocking(Addition(partial(engine.stager.known, trajectory_id), [prepared]))
         if barrier == "replicated":
             reached = engine.replicated.wait(receipt.lsn, timeout_s)
             self._check_replicated(receipt, reached, timeout_s)
@@ -246,26 +241,24 @@ class HotLog:
         self, trajectory_id: uuid.UUID, events: Sequence[NewEvent], *, notes: Mapping[bytes, bytes] | None = None
     ) -> list[Receipt]:
         """Append events of one trajectory, all or none; `notes` are small values committed with them."""
-        engine = self.engine
         prepared = [self._prepare(event) for event in events]
-        return await self._staged(lambda: engine.stager.known(trajectory_id), prepared, notes or {})
+        head = partial(self.engine.stager.known, trajectory_id)
+        return await self._staged(Addition(head, prepared, notes or NO_NOTES))
 
     def append_many_blocking(
         self, trajectory_id: uuid.UUID, events: Sequence[NewEvent], *, notes: Mapping[bytes, bytes] | None = None
     ) -> list[Receipt]:
         """`append_many`, for threads."""
-        engine = self.engine
         prepared = [self._prepare(event) for event in events]
-        return self._staged_blocking(lambda: engine.stager.known(trajectory_id), prepared, notes or {})
+        head = partial(self.engine.stager.known, trajectory_id)
+        return self._staged_blocking(Addition(head, prepared, notes or NO_NOTES))
 
     async def resume(
         self, tenant: str, trajectory_id: uuid.UUID, after: Link, *, epoch: int, secret: bytes, body: EventBody
     ) -> Receipt:
         """Go on here with a trajectory that was elsewhere; `body` is the first event of its segment in this log."""
-        stager = self.engine.stager
-        prepared = [self._prepare(NewEvent(body))]
-        staged = await self._staged(lambda: stager.resume(tenant, trajectory_id, after, epoch, secret), prepared, {})
-        return staged[0]
+        head = partial(self.engine.stager.resume, tenant, trajectory_id, after, epoch, secret)
+        return (await self._staged(Addition(head, [self._prepare(NewEvent(body))])))[0]
 
     def _starting(
         self,
@@ -274,43 +267,38 @@ class HotLog:
         trajectory_id: uuid.UUID | None,
         secret: bytes | None,
         created_at: int | None,
-    ) -> tuple[PreparedEvent, Callable[[], Head]]:
-        engine = self.engine
+        notes: Mapping[bytes, bytes] | None,
+    ) -> Addition:
         ids.check_tenant(tenant)
         identity = trajectory_id or ids.new_trajectory_id()
         key = secret or secrets.token_bytes(SECRET_BYTES)
         if len(key) != SECRET_BYTES:
             raise Invalid(f"a trajectory's secret has {SECRET_BYTES} bytes, not {len(key)}")
-        return self._prepare(NewEvent(body, created_at)), lambda: engine.stager.start(tenant, identity, key)
+        head = partial(self.engine.stager.start, tenant, identity, key)
+        return Addition(head, [self._prepare(NewEvent(body, created_at))], notes or NO_NOTES)
 
     def _prepare(self, event: NewEvent) -> PreparedEvent:
-        return self.engine.prepare(event, self._clock())
+        return self.engine.intake.prepare(event, self._clock())
 
-    async def _staged(
-        self, head: Callable[[], Head], prepared: Sequence[PreparedEvent], notes: Mapping[bytes, bytes]
-    ) -> list[Receipt]:
-        if not prepared and not notes:
+    async def _staged(self, addition: Addition) -> list[Receipt]:
+        if not addition.events and not addition.notes:
+            return []
+        intake = self.engine.intake
+        if any(event.is_large for event in addition.events):
+            # The event loop never waits for the disk.
+            addition = addition._replace(events=await asyncio.to_thread(intake.place, addition.events))
+        return await intake.note(addition)
+
+    def _staged_blocking(self, addition: Addition) -> list[Receipt]:
+        if not addition.events and not addition.notes:
             return []
         engine = self.engine
-        if any(event.is_large for event in prepared):
-            prepared = await asyncio.to_thread(engine.place, prepared)  # the event loop never waits for the disk
-        waiter = LoopWaiter(asyncio.get_running_loop())
-        engine.stage(head, prepared, notes, waiter)
-        result: list[Receipt] = await waiter.future
-        return result
-
-    def _staged_blocking(
-        self, head: Callable[[], Head], prepared: Sequence[PreparedEvent], notes: Mapping[bytes, bytes]
-    ) -> list[Receipt]:
-        if not prepared and not notes:
-            return []
-        engine = self.engine
-        if any(event.is_large for event in prepared):
-            prepared = engine.place(prepared)
+        if any(event.is_large for event in addition.events):
+            addition = addition._replace(events=engine.intake.place(addition.events))
         waiter = ThreadWaiter()
-        engine.stage(head, prepared, notes, waiter)
-        result: list[Receipt] = engine.wait(waiter)
-        return result
+        engine.intake.stage(addition, waiter)
+        receipts: list[Receipt] = engine.wait(waiter)
+        return receipts
 
     def _check_replicated(self, receipt: Receipt, reached: bool, timeout_s: float) -> None:
         if self.engine.is_quarantined(receipt.lsn):

@@ -216,20 +216,6 @@ class Stager:
         self.last = Position(head.lsn, head.hash)
         return puts, receipts, size
 
-    def stage_one(self, head: Head, event: PreparedEvent) -> tuple[list[Put], Receipt, int]:
-        """`stage` for a single event."""
-        lsn = self.last.lsn + 1
-        head, record = self._next(head, event, lsn)
-        puts = [Put("events", keys.lsn_key(lsn), record)]
-        size = len(record)
-        if event.contents:
-            puts += self._contents.puts(lsn, event.contents)
-            size += event.small_bytes
-        head = flagged(head, event.body)
-        self._heads.advance(head, event.kind)
-        self.last = Position(lsn, head.hash)
-        return puts, Receipt(self._log_id, lsn, head.trajectory_id, head.sequence_number, head.hash), size
-
     def _next(self, head: Head, event: PreparedEvent, lsn: int) -> tuple[Head, bytes]:
         starts = head.lsn == 0
         epoch = event.body.token if isinstance(event.body, TrajectoryClaimed) else head.epoch

@@ -20,6 +20,9 @@ MARKER = b'{"$blob":'
 # One JSON string token. Possessive, so that a string of 50 MB leaves no trail of backtracking points. One that never
 # ends goes to the end, or the search would begin again at each of its quotes.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+BYTES_PER_QUOTE = 32
+"""With more quotes than one in so many bytes, the pattern finds the strings faster than a search for each quote."""
+_QUOTE, _BACKSLASH = b'"', ord("\\")
 _AFTER_KEY = re.compile(rb"\s*:")
 _REFERENCE = re.compile(rb'\{"\$blob":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\}', re.DOTALL)
 
@@ -72,8 +75,7 @@ def offload(body: bytes, inline_bytes_max: int) -> tuple[bytes, list[tuple[BlobR
     pieces: list[bytes] = []
     blobs: list[tuple[BlobRef, bytes]] = []
     done = inside_until = 0
-    for token in _STRING.finditer(body):
-        start, end = token.span()
+    for start, end in _strings(body):
         inside_until = given.get(start - 1, inside_until)  # a reference starts with a brace and its first key
         if end - start - 2 <= inline_bytes_max or start < inside_until or _AFTER_KEY.match(body, end):
             continue
@@ -91,8 +93,44 @@ def offload(body: bytes, inline_bytes_max: int) -> tuple[bytes, list[tuple[BlobR
     return b"".join(pieces), blobs
 
 
+def _strings(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where the strings of a JSON body begin and end, quotes included; one that never ends may be missing."""
+    if body.count(_QUOTE) * BYTES_PER_QUOTE > len(body):
+        return (token.span() for token in _STRING.finditer(body))
+    return _strings_between_quotes(body)
+
+
+def _strings_between_quotes(body: bytes) -> Iterator[tuple[int, int]]:
+    """`_strings` by looking at the quotes alone: a search for one byte is a hundred times faster than a pattern."""
+    start = body.find(_QUOTE)
+    while start >= 0:
+        end = body.find(_QUOTE, start + 1)
+        while end > 0 and body[end - 1] == _BACKSLASH and _is_escaped(body, end):
+            end = body.find(_QUOTE, end + 1)
+        if end < 0:
+            return
+        yield start, end + 1
+        start = body.find(_QUOTE, end + 1)
+
+
+def _is_escaped(body: bytes, quote: int) -> bool:
+    """Whether an odd number of backslashes stands before a quote inside a string."""
+    first = quote - 1
+    while body[first - 1] == _BACKSLASH:  # ends at the latest where the string begins
+        first -= 1
+    return (quote - first) % 2 == 1
+
+
 def _decoded(token: bytes) -> str | None:
     """The text of a JSON string, `None` where the bytes are none (a body of an unknown kind may be no JSON)."""
+    try:
+        return msgspec.json.decode(token, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _lenient(token)
+
+
+def _lenient(token: bytes) -> str | None:
+    """The text of a string with lone surrogates, which no strict decoder takes."""
     try:
         text: str = json.loads(token)
     except ValueError:

@@ -236,7 +236,8 @@ async def test_nothing_is_read_before_it_is_durable(gated: GatedStore, gated_log
     waiting = [asyncio.create_task(gated_log.append(trajectory_id, note("in the group")))]
     await asyncio.to_thread(gated.waiting.acquire)
     waiting.append(asyncio.create_task(gated_log.append(trajectory_id, note("in the queue"))))
-    await asyncio.sleep(0)
+    while gated_log.engine.stager.last.lsn < 4:
+        await asyncio.sleep(0)
     head = gated_log.head(trajectory_id)
     assert head is not None and head.lsn == 4 and gated_log.durable_lsn == 2
     assert names(gated_log.read(trajectory_id)) == ["durable"]

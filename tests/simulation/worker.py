@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stratalog.hot.engine import Engine
+from stratalog.hot.intake import Addition
 from stratalog.hot.keys import Head
 from stratalog.hot.log import HotLog
 from stratalog.hot.staging import NewEvent, Receipt, contents_of
@@ -63,10 +64,8 @@ class SimWaiter:
     def __init__(self, worker: Worker, label: str, then: Callable[[list[Receipt]], None] | None = None) -> None:
         self._worker, self._label, self._then = worker, label, then
 
-    def released(self, result: list[Receipt] | Receipt) -> None:
+    def released(self, result: list[Receipt]) -> None:
         world = self._worker.world
-        if isinstance(result, Receipt):
-            result = [result]
         world.oracle.acknowledge_append(self._worker.folder, result)
         if result:
             world.tell(self._worker.name, f"{self._label} is durable at LSN {result[-1].lsn}")
@@ -139,7 +138,7 @@ class Worker(Process):
             if wants_barrier:
                 self._barriers.append((receipts[-1], self.world.steps))
 
-        self.stage(lambda: engine.stager.known(id_), bodies, blobs, f"event {self._number}", then, None, id_)
+        self.stage(lambda: engine.stager.known(id_), bodies, blobs, f"event {self._number}", then)
 
     def _start(self, engine: Engine) -> None:
         id_, secret = self.world.new_trajectory_id(), self.world.bytes(32)
@@ -174,26 +173,18 @@ class Worker(Process):
         label: str,
         then: Callable[[list[Receipt]], None] | None,
         created_at: int | None = None,
-        id_: uuid.UUID | None = None,
     ) -> None:
-        """As `HotLog` does it: prepare, place what is large, stage; who waits is told by the commit.
-
-        With `id_`, a single event takes the short way of `HotLog.append`.
-        """
+        """As `HotLog` does it: prepare, place what is large, stage; who waits is told by the commit."""
         engine = self.engine
         assert engine is not None
         events = [
             NewEvent(body, created_at, contents_of(blobs if index == 0 else ())) for index, body in enumerate(bodies)
         ]
         try:
-            prepared = [engine.prepare(event, self.home_of.now_us()) for event in events]
+            prepared = [engine.intake.prepare(event, self.home_of.now_us()) for event in events]
             if any(event.is_large for event in prepared):
-                prepared = engine.place(prepared)
-            waiter = SimWaiter(self, label, then)
-            if id_ is not None and len(prepared) == 1:
-                engine.append(id_, prepared[0], waiter)
-            else:
-                engine.stage(head, prepared, {}, waiter)
+                prepared = engine.intake.place(prepared)
+            engine.intake.stage(Addition(head, prepared), SimWaiter(self, label, then))
         except InDoubt as error:
             self._exit(error)
             return

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.schemas import blobs as blobs_
 from stratalog.schemas.blobs import Blob, BlobRef, foreign_json, offload, references, text_bytes, text_from_bytes
 from stratalog.schemas.codec import decode_body, encode_body
 from stratalog.schemas.events import ToolIntent, ToolResult, Unknown
@@ -89,6 +90,20 @@ def test_offloading_again_changes_nothing(value: Any, spelling: dict[str, Any]) 
 def test_bytes_that_are_no_json_never_raise(body: bytes, limit: int) -> None:
     offload(body, limit)
     list(references(body))
+
+
+@given(any_json.map(json.dumps).map(str.encode) | st.lists(st.sampled_from([b'"', b"\\", b"a"])).map(b"".join))
+def test_both_ways_to_find_the_strings_agree(body: bytes) -> None:
+    by_pattern = [token.span() for token in blobs_._STRING.finditer(body)]
+    closed = [span for span in by_pattern if len(blobs_._STRING.findall(body[slice(*span)] + b'"')) == 2]
+    assert list(blobs_._strings_between_quotes(body)) == closed
+
+
+def test_long_strings_are_found_among_few_and_among_many_quotes() -> None:
+    few = b'{"a":"%b"}' % (b"x\\\\" * 400)
+    many = b'{"a":"%b","b":%b}' % (b'x\\"' * 400, b'["","",""]' * 100)
+    for body in (few, many):
+        assert [len(content) for _, content in offload(body, 300)[1]] == [800]
 
 
 def test_a_body_of_an_unknown_kind_may_hold_anything() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from fix_hot import GatedStore
@@ -46,11 +47,10 @@ class Bench:
                 raise self.committer.failure
             self.lsn += events
             puts = [Put("events", self.lsn.to_bytes(8, "big"), b"")]
-            self.committer.stage(Staged(puts, events, Position(self.lsn), size, waiter, self.lsn))
-            lsn = self.lsn
-        if isinstance(waiter, ThreadWaiter):
-            self.committer.wake()
-        return lsn
+            result = [self.lsn] if isinstance(waiter, LoopWaiter) else self.lsn
+            self.committer.stage(Staged(puts, events, Position(self.lsn), size, waiter, result))
+            self.committer.notify()
+            return self.lsn
 
     def blocked(self) -> ThreadWaiter:
         """Close the gate and let one commit arrive there."""
@@ -226,55 +226,49 @@ class CountingLoop:
         self._loop = loop
         self.calls = 0
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return self._loop.create_future()
-
-    def call_soon(self, *arguments: Any) -> Any:
-        return self._loop.call_soon(*arguments)
-
     def call_soon_threadsafe(self, *arguments: Any) -> Any:
         self.calls += 1
         return self._loop.call_soon_threadsafe(*arguments)
 
 
+def one_coroutine(loop: asyncio.AbstractEventLoop) -> LoopWaiter:
+    return LoopWaiter(loop, [loop.create_future()])
+
+
 async def test_coroutines_are_released_with_one_call_into_their_loop_per_group(make: Callable[..., Bench]) -> None:
     bench = make()
     bench.blocked()
-    loop = CountingLoop(asyncio.get_running_loop())
-    waiters = [LoopWaiter(loop) for _ in range(30)]  # type: ignore[arg-type]
+    running = asyncio.get_running_loop()
+    loop = CountingLoop(running)
+    waiters = [LoopWaiter(loop, [running.create_future()]) for _ in range(30)]  # type: ignore[arg-type]
     lsns = [bench.stage(waiter) for waiter in waiters]
     bench.store.gate.set()
-    assert await asyncio.gather(*(waiter.future for waiter in waiters)) == lsns
+    assert await asyncio.gather(*(waiter.futures[0] for waiter in waiters)) == lsns
     assert loop.calls == 1
 
 
-async def test_coroutines_that_are_ready_together_go_into_one_group(make: Callable[..., Bench]) -> None:
+async def test_coroutines_of_one_entry_each_get_their_own_result(make: Callable[..., Bench]) -> None:
     bench = make()
-    waiters = [LoopWaiter(asyncio.get_running_loop()) for _ in range(30)]
-    for waiter in waiters:
-        bench.stage(waiter)
-    await asyncio.gather(*(waiter.future for waiter in waiters))
-    assert bench.committer.groups == 1
-
-
-async def test_a_thread_does_not_wait_for_coroutines_that_never_come(make: Callable[..., Bench]) -> None:
-    bench = make()
-    waiter = ThreadWaiter()
-    bench.stage(LoopWaiter(asyncio.get_running_loop()))
-    bench.stage(waiter)
-    waiter.wait()  # blocks the loop, so that the coroutine's group cannot be closed by it
+    loop = asyncio.get_running_loop()
+    futures = [loop.create_future() for _ in range(3)]
+    with bench.committer.lock:
+        bench.committer.stage(Staged([], 3, Position(3), 30, LoopWaiter(loop, futures), ["a", "b", "c"]))
+        bench.committer.notify()
+    futures[1].cancel()
+    assert await asyncio.gather(*futures, return_exceptions=True) == ["a", ANY, "c"]
+    assert futures[1].cancelled()
 
 
 async def test_coroutines_hear_of_a_failure(make: Callable[..., Bench]) -> None:
     bench = make()
     bench.store.error = InDoubt("the disk is broken")
-    waiters = [LoopWaiter(asyncio.get_running_loop()) for _ in range(3)]
+    waiters = [one_coroutine(asyncio.get_running_loop()) for _ in range(3)]
     bench.blocked()
     for waiter in waiters:
         bench.stage(waiter)
-    waiters[0].future.cancel()
+    waiters[0].futures[0].cancel()
     bench.store.gate.set()
-    results = await asyncio.gather(*(waiter.future for waiter in waiters), return_exceptions=True)
+    results = await asyncio.gather(*(waiter.futures[0] for waiter in waiters), return_exceptions=True)
     assert [type(result) for result in results] == [asyncio.CancelledError, InDoubt, InDoubt]
 
 
@@ -283,7 +277,7 @@ def test_a_loop_that_is_closed_meanwhile_does_not_stop_the_others(make: Callable
     bench = make()
     bench.blocked()
     loop = asyncio.new_event_loop()
-    bench.stage(LoopWaiter(loop))
+    bench.stage(one_coroutine(loop))
     other = ThreadWaiter()
     bench.stage(other)
     loop.close()
@@ -314,9 +308,9 @@ def test_threads_and_coroutines_at_once_are_committed_in_the_order_of_staging(ma
     async def append_many() -> None:
         async def one() -> None:
             for _ in range(20):
-                waiter = LoopWaiter(asyncio.get_running_loop())
+                waiter = one_coroutine(asyncio.get_running_loop())
                 lsn = bench.stage(waiter)
-                assert await waiter.future == lsn
+                assert await waiter.futures[0] == lsn
                 results.append(lsn)
 
         await asyncio.gather(*(one() for _ in range(20)))

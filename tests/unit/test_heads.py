@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.hot import heads
+from stratalog.hot.intake import Addition
 from stratalog.hot.log import HotLog, NewEvent
 from stratalog.hot.sim import SimDisk, SimStore
 from stratalog.schemas import ids
@@ -71,14 +73,9 @@ def test_heads_and_pins_are_the_same_after_a_crash(steps: list[Any], save_every:
                 elif step == "resume" and started:
                     head = log.head(started[-1])
                     assert head is not None
-                    log.engine.place([])
-                    log._staged_blocking(
-                        lambda head=head: log.engine.stager.resume(  # type: ignore[misc]
-                            "t", head.trajectory_id, Link(head.sequence_number, head.hash), 2, head.secret
-                        ),
-                        [log._prepare(NewEvent(argument))],
-                        {},
-                    )
+                    following = Link(head.sequence_number, head.hash)
+                    resume = partial(log.engine.stager.resume, "t", head.trajectory_id, following, 2, head.secret)
+                    log._staged_blocking(Addition(resume, [log._prepare(NewEvent(argument))]))
                 elif isinstance(step, int) and step < len(started):
                     log.append_many_blocking(started[step], [NewEvent(body) for body in argument])
             before = known(log)
