@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -60,6 +61,11 @@ def call(*arguments: str | Path) -> Said:
     return said
 
 
+def _heed_interrupts() -> None:
+    """Undo what a shell that runs the tests in the background has set: an ignored SIGINT is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass(frozen=True, slots=True)
 class Cli:
     """The command line on one home."""
@@ -88,7 +94,7 @@ class Cli:
         """Start a command as a process of its own; `prelude` is Python that runs before it."""
         program = ["-c", f"{prelude}\nfrom stratalog.cli import main\nmain()"] if prelude else ["-m", "stratalog"]
         command = [sys.executable, *program, *arguments, "--home", self.home]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        streams = {"preexec_fn": _heed_interrupts, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return subprocess.Popen(command, text=True, **streams)  # type: ignore[call-overload,no-any-return]
 
     def process(self, *arguments: str | Path, prelude: str = "", **options: Any) -> Said:
