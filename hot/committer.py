@@ -25,6 +25,10 @@ from stratalog.schemas.settings import HotSettings
 
 from .keys import Position
 
+OVERLAPPING_EVENTS_MIN = 32
+"""Of more events than that only half go into a group: its callers then stage their next ones while the other half is
+synced."""
+
 
 class Waiter(Protocol):
     """Somebody who waits for a staged entry; called from the commit thread."""
@@ -116,7 +120,8 @@ class Committer:
     ) -> None:
         """`drain_due` asks for a group of all that is queued; `begin_group` is called under the lock with the group
         and whether it is all that is staged, and may add puts; `end_group` gets the group's last entry once durable;
-        `after_group` is called when the waiters have been released, and again after the seconds that it returns.
+        `after_group` is called by the commit thread when waiters have been released, and again after the seconds that
+        it returns.
         """
         self.lock = threading.Lock()
         self._leading = threading.Lock()
@@ -180,7 +185,10 @@ class Committer:
 
     def step(self) -> bool:
         """Commit the next group here, where there is no thread; whether there was one and it is durable."""
-        return self._lead()
+        committed = self._lead()
+        if committed:
+            self._look_after()
+        return committed
 
     def _lead(self) -> bool:
         """Commit the next group; the caller is the only one who does. Whether there was one and it is durable."""
@@ -203,11 +211,12 @@ class Committer:
             try:
                 self._rest()
             except Exception as error:  # noqa: BLE001 - as in `_lead`
-                with self._leading:
-                    self._fail(error)
+                self._fail_leading(error)
             with self._leading:
                 committed = self._lead()
-            if not committed and (self._stopping or self.failure is not None):
+            if committed:
+                self._look_after()
+            elif self._stopping or self.failure is not None:
                 return
 
     def _commit_next(self) -> bool:
@@ -221,13 +230,18 @@ class Committer:
         self._end_group(group[-1])
         with self.lock:
             self._group = []
+            if self._resting:  # a caller has committed here, and nobody has a time to look after it
+                self._again_s = 0.0
+                self._work.notify()
         _release(group)
-        again_s = self._after_group()
-        with self.lock:
-            self._again_s = again_s
-            if again_s is not None and self._resting:
-                self._work.notify()  # the commit thread rests without a time: a caller has committed here
         return True
+
+    def _look_after(self) -> None:
+        """Call `after_group`; not while leading, so that callers who commit do not wait for it."""
+        try:
+            self._again_s = self._after_group()
+        except Exception as error:  # noqa: BLE001 - as in `_lead`
+            self._fail_leading(error)
 
     def _rest(self) -> None:
         """Wait for something to do; meanwhile call `after_group` when it wants to be."""
@@ -241,8 +255,7 @@ class Committer:
                         break
                 if self._ready():
                     return
-            with self._leading:  # a caller who commits calls it, too
-                self._again_s = self._after_group()
+            self._again_s = self._after_group()
 
     def _ready(self) -> bool:
         return self._stopping or self.failure is not None or bool(self._queue)
@@ -266,17 +279,23 @@ class Committer:
 
     def _take(self, *, everything: bool) -> list[Staged]:
         queue, settings = self._queue, self._settings
+        queued = sum(entry.events for entry in queue)
+        events_max = min(settings.group_events_max, max(queued // 2, OVERLAPPING_EVENTS_MIN))
         group: list[Staged] = []
         events = size = 0
         while queue:
             entry = queue[0]
-            full = events + entry.events > settings.group_events_max or size + entry.size > settings.group_bytes_max
+            full = events + entry.events > events_max or size + entry.size > settings.group_bytes_max
             if group and full and not everything:
                 break
             group.append(queue.popleft())
             events += entry.events
             size += entry.size
         return group
+
+    def _fail_leading(self, error: Exception) -> None:
+        with self._leading:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         failure = error if isinstance(error, StratalogError) else InDoubt(f"committing: {error}")

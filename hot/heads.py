@@ -29,17 +29,18 @@ class Heads:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._heads: dict[int, Head] = {}  # by the id's number: a UUID hashes itself in Python
+        # All by the id's number: a UUID hashes itself in Python.
+        self._heads: dict[int, Head] = {}
         self._dirty: set[int] = set()
-        self._live: dict[uuid.UUID, int] = {}
-        self._live_changed: dict[uuid.UUID, int] = {}
+        self._live: dict[int, int] = {}
+        self._live_changed: dict[int, int] = {}
         self.saved_lsn = 0
         stored = store.get("meta", keys.META_HEADS)
         if stored is not None:
             self.saved_lsn = keys.decode_position(stored).lsn
         for key, value in store.scan("meta", keys.LIVE_PREFIX, keys.prefix_end(keys.LIVE_PREFIX)):
             if pin := int.from_bytes(value, "big"):
-                self._live[uuid.UUID(bytes=key[len(keys.LIVE_PREFIX) :])] = pin
+                self._live[int.from_bytes(key[len(keys.LIVE_PREFIX) :], "big")] = pin
 
     def get(self, trajectory_id: uuid.UUID) -> Head | None:
         """The head, from memory or from the store."""
@@ -52,8 +53,9 @@ class Heads:
 
     def set(self, head: Head, body: EventBody) -> Head:
         """Take in the head after an event with this body; returns it with its flags."""
-        head = flagged(head, body)
-        self.advance(head, kind_of(body))
+        kind = kind_of(body)
+        head = flagged(head, kind, body)
+        self.advance(head, kind)
         return head
 
     def advance(self, head: Head, kind: str) -> None:
@@ -68,13 +70,13 @@ class Heads:
         self._dirty.add(number)
 
     def _pin(self, head: Head, kind: str) -> None:
-        trajectory_id = head.trajectory_id
+        number = head.trajectory_id.int
         if head.imported or head.ended or kind == "TrajectoryReleased":
-            if self._live.pop(trajectory_id, None) is not None:
-                self._live_changed[trajectory_id] = 0
-        elif kind == "Checkpoint" or trajectory_id not in self._live:
+            if self._live.pop(number, None) is not None:
+                self._live_changed[number] = 0
+        elif kind == "Checkpoint" or number not in self._live:
             pin = head.lsn if kind == "Checkpoint" else head.first_lsn
-            self._live[trajectory_id] = self._live_changed[trajectory_id] = pin
+            self._live[number] = self._live_changed[number] = pin
 
     def pinned_lsn(self) -> int | None:
         """The first LSN that a live trajectory needs, if any does."""
@@ -94,8 +96,8 @@ class Heads:
             for number in self._dirty
         ]
         puts += [
-            Put("meta", keys.LIVE_PREFIX + trajectory_id.bytes, pin.to_bytes(8, "big"))
-            for trajectory_id, pin in self._live_changed.items()
+            Put("meta", keys.LIVE_PREFIX + number.to_bytes(16, "big"), pin.to_bytes(8, "big"))
+            for number, pin in self._live_changed.items()
         ]
         puts.append(Put("meta", keys.META_HEADS, keys.encode(position)))
         self.saved_lsn = position.lsn
@@ -113,9 +115,8 @@ class Heads:
                 yield head
 
 
-def flagged(head: Head, body: EventBody) -> Head:
+def flagged(head: Head, kind: str, body: EventBody) -> Head:
     """The head after an event with this body, as to whether the trajectory is an import and whether it has ended."""
-    kind = kind_of(body)
     if kind not in _FLAGGING:
         return head
     imported = head.imported or (isinstance(body, TaskStarted) and body.source is not None)

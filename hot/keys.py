@@ -55,20 +55,20 @@ def prefix_end(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An LSN and the hash of the event there; LSN 0 is before the first event."""
 
     lsn: int = 0
     hash: bytes = b""
 
 
-class Cursor(Position, frozen=True, array_like=True):
+class Cursor(Position, frozen=True, array_like=True, gc=False):
     """How far a log was replicated; `opening` is the id of the one that wrote the event there, empty if unknown."""
 
     opening: bytes = b""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The last event of a trajectory in this log. `first_lsn` starts its segment here."""
 
     tenant: str

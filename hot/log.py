@@ -37,7 +37,7 @@ from .intake import NO_NOTES, Addition
 from .keys import Head
 from .opening import open_engine
 from .serving import TailServer
-from .staging import NewEvent, PreparedEvent, Receipt, contents_of
+from .staging import NewEvent, Receipt, contents_of
 
 __all__ = ["HotLog", "NewEvent", "Receipt"]
 
@@ -51,6 +51,19 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+class _Forks:
+    """How often this process was forked from one that knew of it: cheaper than to ask for the process id."""
+
+    count = 0
+
+    @classmethod
+    def in_child(cls) -> None:
+        cls.count += 1
+
+
+os.register_at_fork(after_in_child=_Forks.in_child)
+
+
 class HotLog:
     """A hot log; see the module. Create with `HotLog.open`, use as a context, synchronous or asynchronous."""
 
@@ -59,7 +72,7 @@ class HotLog:
         self._clock = clock
         self._engine: Engine | None = None
         self._server: TailServer | None = None
-        self._pid = 0
+        self._forks = 0
 
     @classmethod
     def open(
@@ -99,7 +112,7 @@ class HotLog:
         if self._engine is not None:
             raise Invalid("this log is already open", hint="open another one, or close it first")
         self._engine, self._server = self._connect()
-        self._pid = os.getpid()
+        self._forks = _Forks.count
         return self
 
     def __exit__(
@@ -130,7 +143,7 @@ class HotLog:
     def close(self) -> None:
         """Commit what is staged, stop serving, release the log. Harmless when already closed, and in a forked child."""
         server, engine = self._server, self._engine
-        if self._pid != os.getpid():
+        if self._forks != _Forks.count:
             return  # the parent's: its threads are not here, and its files are in use
         self._server = self._engine = None
         if server is not None:
@@ -144,7 +157,7 @@ class HotLog:
         engine = self._engine
         if engine is None:
             raise Invalid("this log is not open", hint="use it inside: with HotLog.open(home) as log")
-        if self._pid != os.getpid():
+        if self._forks != _Forks.count:
             raise Invalid("this log was opened before a fork", hint="open a log of its own in each process")
         return engine
 
@@ -211,8 +224,8 @@ class HotLog:
         `Unavailable` after `timeout_s` seconds (the event is durable here in both cases).
         """
         engine = self.engine
-        prepared = self._prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()))
-        (receipt,) = await self._staged(Addition(partial(engine.stager.known, trajectory_id), [prepared]))
+        event = NewEvent(body, created_at, contents_of(blobs) if blobs else ())
+        (receipt,) = await engine.intake.note(Addition(trajectory_id, (event,)), self._clock())
         if barrier == "replicated":
             reached = await engine.replicated.reached(receipt.lsn, timeout_s)
             self._check_replicated(receipt, reached, timeout_s)
@@ -230,8 +243,8 @@ class HotLog:
     ) -> Receipt:
         """`append`, for threads."""
         engine = self.engine
-        prepared = self._prepare(NewEvent(body, created_at, contents_of(blobs) if blobs else ()))
-        (receipt,) = self._staged_blocking(Addition(partial(engine.stager.known, trajectory_id), [prepared]))
+        event = NewEvent(body, created_at, contents_of(blobs) if blobs else ())
+        (receipt,) = self._staged_blocking(Addition(trajectory_id, (event,)))
         if barrier == "replicated":
             reached = engine.replicated.wait(receipt.lsn, timeout_s)
             self._check_replicated(receipt, reached, timeout_s)
@@ -241,24 +254,20 @@ class HotLog:
         self, trajectory_id: uuid.UUID, events: Sequence[NewEvent], *, notes: Mapping[bytes, bytes] | None = None
     ) -> list[Receipt]:
         """Append events of one trajectory, all or none; `notes` are small values committed with them."""
-        prepared = [self._prepare(event) for event in events]
-        head = partial(self.engine.stager.known, trajectory_id)
-        return await self._staged(Addition(head, prepared, notes or NO_NOTES))
+        return await self._staged(Addition(trajectory_id, events, notes or NO_NOTES))
 
     def append_many_blocking(
         self, trajectory_id: uuid.UUID, events: Sequence[NewEvent], *, notes: Mapping[bytes, bytes] | None = None
     ) -> list[Receipt]:
         """`append_many`, for threads."""
-        prepared = [self._prepare(event) for event in events]
-        head = partial(self.engine.stager.known, trajectory_id)
-        return self._staged_blocking(Addition(head, prepared, notes or NO_NOTES))
+        return self._staged_blocking(Addition(trajectory_id, events, notes or NO_NOTES))
 
     async def resume(
         self, tenant: str, trajectory_id: uuid.UUID, after: Link, *, epoch: int, secret: bytes, body: EventBody
     ) -> Receipt:
         """Go on here with a trajectory that was elsewhere; `body` is the first event of its segment in this log."""
         head = partial(self.engine.stager.resume, tenant, trajectory_id, after, epoch, secret)
-        return (await self._staged(Addition(head, [self._prepare(NewEvent(body))])))[0]
+        return (await self._staged(Addition(head, (NewEvent(body),))))[0]
 
     def _starting(
         self,
@@ -275,28 +284,19 @@ class HotLog:
         if len(key) != SECRET_BYTES:
             raise Invalid(f"a trajectory's secret has {SECRET_BYTES} bytes, not {len(key)}")
         head = partial(self.engine.stager.start, tenant, identity, key)
-        return Addition(head, [self._prepare(NewEvent(body, created_at))], notes or NO_NOTES)
-
-    def _prepare(self, event: NewEvent) -> PreparedEvent:
-        return self.engine.intake.prepare(event, self._clock())
+        return Addition(head, (NewEvent(body, created_at),), notes or NO_NOTES)
 
     async def _staged(self, addition: Addition) -> list[Receipt]:
         if not addition.events and not addition.notes:
             return []
-        intake = self.engine.intake
-        if any(event.is_large for event in addition.events):
-            # The event loop never waits for the disk.
-            addition = addition._replace(events=await asyncio.to_thread(intake.place, addition.events))
-        return await intake.note(addition)
+        return await self.engine.intake.note(addition, self._clock())
 
     def _staged_blocking(self, addition: Addition) -> list[Receipt]:
         if not addition.events and not addition.notes:
             return []
         engine = self.engine
-        if any(event.is_large for event in addition.events):
-            addition = addition._replace(events=engine.intake.place(addition.events))
         waiter = ThreadWaiter()
-        engine.intake.stage(addition, waiter)
+        engine.intake.stage(addition, waiter, self._clock())
         receipts: list[Receipt] = engine.wait(waiter)
         return receipts
 

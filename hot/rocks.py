@@ -68,7 +68,8 @@ class RocksStore:
         self._commit_lock = threading.Lock()
         self._users = 0
         self._closed = False
-        self._free = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._free = threading.Condition(self._mutex)
         try:
             if mode is None:
                 _check_spaces(path)
@@ -82,13 +83,13 @@ class RocksStore:
             raise translate(error, f"opening {path}") from error
 
     def _enter(self, doing: str) -> None:
-        with self._free:
+        with self._mutex:
             if self._closed:
                 raise Invalid(f"{doing}: the store is closed")
             self._users += 1
 
     def _leave(self) -> None:
-        with self._free:
+        with self._mutex:
             self._users -= 1
             if self._closed and not self._users:
                 self._free.notify_all()
@@ -106,18 +107,27 @@ class RocksStore:
 
     def commit(self, puts: Sequence[Put]) -> None:
         """Write all `puts` atomically and durably."""
-        with self._commit_lock, self._using("committing"):
-            self._check_writable()
-            handles = self._handles
-            batch = WriteBatch(raw_mode=True)
-            for put in puts:
-                batch.put(put.key, put.value, handles[put.space])
+        with self._commit_lock:
+            self._enter("committing")  # not by `with`: this is called for every group
             try:
-                self._db.write(batch)
-                self._db.flush_wal(True)
+                self._check_writable()
+                self._write_and_sync(puts)
             except Exception as error:
-                self._failed = str(error)
-                raise
+                raise translate(error, "committing") from error
+            finally:
+                self._leave()
+
+    def _write_and_sync(self, puts: Sequence[Put]) -> None:
+        handles = self._handles
+        batch = WriteBatch(raw_mode=True)
+        for put in puts:
+            batch.put(put.key, put.value, handles[put.space])
+        try:
+            self._db.write(batch)
+            self._db.flush_wal(True)
+        except Exception as error:
+            self._failed = str(error)
+            raise
 
     def _check_writable(self) -> None:
         if self._failed is not None:

@@ -15,9 +15,17 @@ import msgspec
 from stratalog.schemas import blobs as blobs_
 from stratalog.schemas import ids
 from stratalog.schemas.blobs import BlobRef
-from stratalog.schemas.chain import START, Link, next_header
+from stratalog.schemas.chain import START, Link
 from stratalog.schemas.codec import decode_body, encode_body, kind_of
-from stratalog.schemas.envelope import HASH_BYTES, SECRET_BYTES, check_kind, encode_record
+from stratalog.schemas.envelope import (
+    HASH_BYTES,
+    SECRET_BYTES,
+    check_kind,
+    digest_body,
+    encode_header,
+    encode_record,
+    hash_header,
+)
 from stratalog.schemas.errors import Conflict, Invalid, NotFound
 from stratalog.schemas.events import KINDS, SCHEMA_VERSION, EventBody, TrajectoryClaimed, Unknown
 from stratalog.schemas.protocols import Put
@@ -52,7 +60,7 @@ def contents_of(blobs: Sequence[bytes]) -> tuple[tuple[BlobRef, bytes], ...]:
     return tuple((BlobRef.of(content), content) for content in blobs)
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof that an event is durable: where it lies, and its hash."""
 
     log_id: uuid.UUID
@@ -209,7 +217,7 @@ class Stager:
                 puts += self._contents.puts(lsn, event.contents)
                 size += event.small_bytes
             receipts.append(Receipt(self._log_id, lsn, head.trajectory_id, head.sequence_number, head.hash))
-            head = flagged(head, event.body)
+            head = flagged(head, event.kind, event.body)
             following.append(head)
         for head, event in zip(following, events, strict=True):
             self._heads.advance(head, event.kind)
@@ -217,34 +225,35 @@ class Stager:
         return puts, receipts, size
 
     def _next(self, head: Head, event: PreparedEvent, lsn: int) -> tuple[Head, bytes]:
-        starts = head.lsn == 0
+        encoded = event.encoded
+        sequence_number = head.sequence_number + 1
         epoch = event.body.token if isinstance(event.body, TrajectoryClaimed) else head.epoch
-        header, link = next_header(
-            Link(head.sequence_number, head.hash),
-            tenant=head.tenant,
-            trajectory_id=head.trajectory_id,
-            epoch=epoch,
-            created_at=event.created_at,
-            kind=event.kind,
-            schema_version=SCHEMA_VERSION,
-            secret=head.secret,
-            body=event.encoded,
+        header = encode_header(
+            head.tenant,
+            head.trajectory_id,
+            sequence_number,
+            epoch,
+            event.created_at,
+            event.kind,
+            SCHEMA_VERSION,
+            head.hash,
+            digest_body(head.secret, sequence_number, encoded),
         )
-        record = encode_record(head.lsn, header, event.encoded, secret=head.secret if starts else None)
+        starts = head.lsn == 0
         following = Head(
             head.tenant,
             head.trajectory_id,
             lsn,
-            link.sequence_number,
-            link.hash,
+            sequence_number,
+            hash_header(header),
             epoch,
             head.secret,
             lsn if starts else head.first_lsn,
-            link.sequence_number if starts else head.first_sequence,
+            sequence_number if starts else head.first_sequence,
             head.imported,
             head.ended,
         )
-        return following, record
+        return following, encode_record(head.lsn, header, encoded, secret=head.secret if starts else None)
 
 
 def _head_before(tenant: str, trajectory_id: uuid.UUID, after: Link, epoch: int, secret: bytes) -> Head:

@@ -14,7 +14,10 @@ class Watermark:
     def __init__(self, value: int = 0) -> None:
         self._value = value
         self._closed = False
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
+        self._threads = 0
+        """How many wait for the condition; mostly nobody does, and `advance` is called for every group."""
         self._futures: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[bool]]] = []
 
     @property
@@ -26,9 +29,12 @@ class Watermark:
         """Raise the value; a smaller one changes nothing."""
         if value <= self._value:
             return
-        with self._condition:
+        with self._lock:
             self._value = max(self._value, value)
-            self._condition.notify_all()
+            if self._threads:
+                self._condition.notify_all()
+            if not self._futures:
+                return
             reached = [entry for entry in self._futures if entry[0] <= value]
             if reached:
                 self._futures = [entry for entry in self._futures if entry[0] > value]
@@ -37,7 +43,7 @@ class Watermark:
 
     def close(self) -> None:
         """Wake everybody; waiting returns what has been reached."""
-        with self._condition:
+        with self._lock:
             self._closed = True
             self._condition.notify_all()
             waiting, self._futures = self._futures, []
@@ -47,18 +53,22 @@ class Watermark:
     def wait(self, value: int, timeout_s: float | None = None) -> bool:
         """Block until the value is reached; whether it was."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._condition:
+        with self._lock:
             while self._value < value and not self._closed:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     break
-                self._condition.wait(remaining)
+                self._threads += 1
+                try:
+                    self._condition.wait(remaining)
+                finally:
+                    self._threads -= 1
             return self._value >= value
 
     async def reached(self, value: int, timeout_s: float | None = None) -> bool:
         """Wait in a coroutine until the value is reached; whether it was."""
         loop = asyncio.get_running_loop()
-        with self._condition:
+        with self._lock:
             if self._value >= value or self._closed:
                 return self._value >= value
             future: asyncio.Future[bool] = loop.create_future()
@@ -69,7 +79,7 @@ class Watermark:
         except TimeoutError:
             return self._value >= value
         finally:
-            with self._condition:
+            with self._lock:
                 if entry in self._futures:
                     self._futures.remove(entry)
 

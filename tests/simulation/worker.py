@@ -174,17 +174,14 @@ class Worker(Process):
         then: Callable[[list[Receipt]], None] | None,
         created_at: int | None = None,
     ) -> None:
-        """As `HotLog` does it: prepare, place what is large, stage; who waits is told by the commit."""
+        """As `HotLog` does it; who waits is told by the commit."""
         engine = self.engine
         assert engine is not None
         events = [
             NewEvent(body, created_at, contents_of(blobs if index == 0 else ())) for index, body in enumerate(bodies)
         ]
         try:
-            prepared = [engine.intake.prepare(event, self.home_of.now_us()) for event in events]
-            if any(event.is_large for event in prepared):
-                prepared = engine.intake.place(prepared)
-            engine.intake.stage(Addition(head, prepared), SimWaiter(self, label, then))
+            engine.intake.stage(Addition(head, events), SimWaiter(self, label, then), self.home_of.now_us())
         except InDoubt as error:
             self._exit(error)
             return

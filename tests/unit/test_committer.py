@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 from fix_hot import GatedStore
 
-from stratalog.hot.committer import Committer, LoopWaiter, Staged, ThreadWaiter, Waiter
+from stratalog.hot.committer import OVERLAPPING_EVENTS_MIN, Committer, LoopWaiter, Staged, ThreadWaiter, Waiter
 from stratalog.hot.keys import Position
 from stratalog.schemas.errors import InDoubt, StratalogError
 from stratalog.schemas.protocols import Put
@@ -90,14 +90,26 @@ def test_a_waiter_gets_its_result_once_its_entry_is_committed(make: Callable[...
 def test_what_queues_during_a_commit_is_the_next_group_in_its_order(make: Callable[..., Bench]) -> None:
     bench = make()
     first = bench.blocked()
-    waiters = [ThreadWaiter() for _ in range(50)]
+    waiters = [ThreadWaiter() for _ in range(OVERLAPPING_EVENTS_MIN)]
     lsns = [bench.stage(waiter) for waiter in waiters]
     bench.store.gate.set()
     assert [waiter.wait() for waiter in waiters] == lsns
     assert first.wait() == 1
-    assert bench.groups() == [1, 50]
+    assert bench.groups() == [1, OVERLAPPING_EVENTS_MIN]
     committed = [int.from_bytes(put.key, "big") for puts in bench.store.commits for put in puts]
-    assert committed == list(range(1, 52))
+    assert committed == list(range(1, OVERLAPPING_EVENTS_MIN + 2))
+
+
+def test_of_many_events_half_go_into_a_group(make: Callable[..., Bench]) -> None:
+    bench = make()
+    first = bench.blocked()
+    waiters = [ThreadWaiter() for _ in range(4 * OVERLAPPING_EVENTS_MIN)]
+    for waiter in waiters:
+        bench.stage(waiter)
+    bench.store.gate.set()
+    for waiter in (first, *waiters):
+        waiter.wait()
+    assert bench.groups() == [1, *(OVERLAPPING_EVENTS_MIN * part for part in (2, 1, 1))]
 
 
 def test_a_group_has_at_most_b_max_events_and_bytes(make: Callable[..., Bench]) -> None:

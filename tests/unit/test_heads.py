@@ -75,7 +75,7 @@ def test_heads_and_pins_are_the_same_after_a_crash(steps: list[Any], save_every:
                     assert head is not None
                     following = Link(head.sequence_number, head.hash)
                     resume = partial(log.engine.stager.resume, "t", head.trajectory_id, following, 2, head.secret)
-                    log._staged_blocking(Addition(resume, [log._prepare(NewEvent(argument))]))
+                    log._staged_blocking(Addition(resume, [NewEvent(argument)]))
                 elif isinstance(step, int) and step < len(started):
                     log.append_many_blocking(started[step], [NewEvent(body) for body in argument])
             before = known(log)
