@@ -21,7 +21,8 @@ from .keys import Head
 
 _FLAGGING = frozenset({"TaskStarted", "TaskFinished", "TrajectoryReopened"})
 SAVE_EVERY_EVENTS = 65_536
-CACHED_MAX = 200_000
+CACHED_MAX = 20_000
+"""So many heads stay in memory over a save, about 1 KB each: what is used again and again, not what has ended."""
 
 
 class Heads:

@@ -18,6 +18,8 @@ from .watermark import Watermark
 
 WRITE_INTERVAL_S = 1.0
 QUARANTINED_MAX = 100_000
+MOMENTS_MAX = 4096
+"""So many moments are remembered for `lag_s`; where Postgres is away for longer, every other one is forgotten."""
 
 
 class Replication:
@@ -40,6 +42,7 @@ class Replication:
             self._note_quarantined(quarantined)
             if position.lsn > self.position.lsn:
                 self.position = position
+                self._forget_moments()
                 now = time.monotonic()
                 if now - self._written_at >= WRITE_INTERVAL_S:
                     self._written_at = now
@@ -68,16 +71,21 @@ class Replication:
 
     def note_durable(self, lsn: int, at_s: float) -> None:
         """Events up to `lsn` were durable at a time, s since 1970; called every now and then, for `lag_s`."""
-        self._durable_since.append((lsn, at_s))
+        with self._lock:
+            self._durable_since.append((lsn, at_s))
+            if len(self._durable_since) > MOMENTS_MAX:
+                self._durable_since = deque(list(self._durable_since)[::2])
+
+    def _forget_moments(self) -> None:
+        while self._durable_since and self._durable_since[0][0] <= self.position.lsn:
+            self._durable_since.popleft()
 
     def lag_s(self, durable_lsn: int) -> float:
         """For how long, roughly, events have been durable here and not replicated; 0 when all is."""
-        replicated, waiting = self.position.lsn, self._durable_since
         with self._lock:
-            while waiting and waiting[0][0] <= replicated:
-                waiting.popleft()
-            oldest = waiting[0][1] if waiting else None
-        return 0.0 if oldest is None or replicated >= durable_lsn else max(0.0, time.time() - oldest)
+            self._forget_moments()
+            oldest = self._durable_since[0][1] if self._durable_since else None
+        return 0.0 if oldest is None or self.position.lsn >= durable_lsn else max(0.0, time.time() - oldest)
 
 
 def check_position(
