@@ -26,8 +26,10 @@ from stratalog.schemas.settings import HotSettings
 from .keys import Position
 
 OVERLAPPING_EVENTS_MIN = 32
-"""Of more events than that only half go into a group: its callers then stage their next ones while the other half is
-synced."""
+"""Of more events than that only half go into a group where commits are fast: its callers then stage their next ones
+while the other half is synced. Where they are slow the largest group is the best one."""
+STAGING_S = 20e-6
+"""About what it takes to encode and stage an event: with it, what is fast."""
 
 
 class Waiter(Protocol):
@@ -140,6 +142,7 @@ class Committer:
         self._stopping = False
         self.failure: StratalogError | None = None
         self.groups = 0
+        self._commit_s = 0.0
         self._threaded = threaded
         self._thread = threading.Thread(target=self._run, name="stratalog-commit", daemon=True)
         if threaded:
@@ -225,7 +228,9 @@ class Committer:
             return False
         for entry in group:
             puts += entry.puts
+        started = time.perf_counter()
         self._store.commit(puts)
+        self._commit_s = time.perf_counter() - started
         self.groups += 1
         self._end_group(group[-1])
         with self.lock:
@@ -279,8 +284,7 @@ class Committer:
 
     def _take(self, *, everything: bool) -> list[Staged]:
         queue, settings = self._queue, self._settings
-        queued = sum(entry.events for entry in queue)
-        events_max = min(settings.group_events_max, max(queued // 2, OVERLAPPING_EVENTS_MIN))
+        events_max = min(settings.group_events_max, self._overlapping(sum(entry.events for entry in queue)))
         group: list[Staged] = []
         events = size = 0
         while queue:
@@ -292,6 +296,12 @@ class Committer:
             events += entry.events
             size += entry.size
         return group
+
+    def _overlapping(self, queued: int) -> int:
+        """How many of the queued events a group should have so that its commit and the staging of others overlap."""
+        if not self._threaded or self._commit_s >= queued * STAGING_S:
+            return queued
+        return max(queued // 2, OVERLAPPING_EVENTS_MIN)
 
     def _fail_leading(self, error: Exception) -> None:
         with self._leading:

@@ -100,16 +100,21 @@ def test_what_queues_during_a_commit_is_the_next_group_in_its_order(make: Callab
     assert committed == list(range(1, OVERLAPPING_EVENTS_MIN + 2))
 
 
-def test_of_many_events_half_go_into_a_group(make: Callable[..., Bench]) -> None:
+@pytest.mark.parametrize(("commit_s", "parts"), [(0.0, [2, 1, 1]), (1.0, [4])])
+def test_of_many_events_half_go_into_a_group_unless_commits_are_slow(
+    make: Callable[..., Bench], commit_s: float, parts: list[int]
+) -> None:
     bench = make()
-    first = bench.blocked()
-    waiters = [ThreadWaiter() for _ in range(4 * OVERLAPPING_EVENTS_MIN)]
-    for waiter in waiters:
-        bench.stage(waiter)
-    bench.store.gate.set()
-    for waiter in (first, *waiters):
-        waiter.wait()
-    assert bench.groups() == [1, *(OVERLAPPING_EVENTS_MIN * part for part in (2, 1, 1))]
+    bench.committer._commit_s = commit_s
+    waiters = [ThreadWaiter() for _ in range(4)]
+    with bench.committer.lock:
+        for number, waiter in enumerate(waiters, 1):
+            last = Position(number * OVERLAPPING_EVENTS_MIN)
+            bench.committer.stage(Staged([], OVERLAPPING_EVENTS_MIN, last, 10, waiter, number))
+        bench.committer.notify()
+    assert [waiter.wait() for waiter in waiters] == [1, 2, 3, 4]
+    assert len(bench.groups()) == len(parts)
+    assert bench.ended == [OVERLAPPING_EVENTS_MIN * sum(parts[: number + 1]) for number in range(len(parts))]
 
 
 def test_a_group_has_at_most_b_max_events_and_bytes(make: Callable[..., Bench]) -> None:
