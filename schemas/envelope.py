@@ -57,23 +57,16 @@ class Header(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """The header's bytes, version 1."""
-        tenant, kind = self.tenant.encode("ascii"), self.kind.encode()
-        return (
-            _HEADER.pack(
-                HEADER_VERSION,
-                0,  # reserved
-                self.schema_version,
-                self.trajectory_id.bytes,
-                self.sequence_number,
-                self.epoch,
-                self.created_at,
-                self.previous_hash,
-                self.body_digest,
-                len(tenant),
-                len(kind),
-            )
-            + tenant
-            + kind
+        return encode_header(
+            self.tenant,
+            self.trajectory_id,
+            self.sequence_number,
+            self.epoch,
+            self.created_at,
+            self.kind,
+            self.schema_version,
+            self.previous_hash,
+            self.body_digest,
         )
 
     @classmethod
@@ -90,6 +83,38 @@ class Header(msgspec.Struct, frozen=True):
         except (struct.error, ValueError) as error:
             raise Corrupt(f"not an event header: {error}") from error
         return cls(tenant, uuid.UUID(bytes=tid), seq, epoch, created, kind, schema, previous, digest)
+
+
+def encode_header(
+    tenant: str,
+    trajectory_id: uuid.UUID,
+    sequence_number: int,
+    epoch: int,
+    created_at: int,
+    kind: str,
+    schema_version: int,
+    previous_hash: bytes,
+    body_digest: bytes,
+) -> bytes:
+    """`Header.encode`, without the header: for each event that is appended."""
+    tenant_bytes, kind_bytes = tenant.encode("ascii"), kind.encode()
+    return (
+        _HEADER.pack(
+            HEADER_VERSION,
+            0,  # reserved
+            schema_version,
+            trajectory_id.bytes,
+            sequence_number,
+            epoch,
+            created_at,
+            previous_hash,
+            body_digest,
+            len(tenant_bytes),
+            len(kind_bytes),
+        )
+        + tenant_bytes
+        + kind_bytes
+    )
 
 
 class Envelope(msgspec.Struct, frozen=True):

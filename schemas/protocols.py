@@ -13,7 +13,7 @@ Key = bytes
 Value = bytes
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """One key to write; `space` is the name of a key space (column family)."""
 
     space: str
