@@ -144,8 +144,8 @@ class Intake:
                 self._check_open()
                 refused = self._stage_together(loop, ready)
                 self._committer.notify()
-        except StratalogError as error:
-            refused = [(one, again(error)) for one in ready]
+        except Exception as error:  # noqa: BLE001 - as in `stage_noted`
+            refused = [(one, again(error) if isinstance(error, StratalogError) else error) for one in ready]
         for one, why in refused:
             self._abandon(one.events, why)
             _fail(one.future, why)
@@ -202,7 +202,7 @@ class Intake:
         size = 0
         if events:
             after = addition.after
-            head = self._stager.known(after) if isinstance(after, uuid.UUID) else after()
+            head = after() if callable(after) else self._stager.known(after)
             puts, receipts, size = self._stager.stage(head, events)
         if addition.notes:
             puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in addition.notes.items()]

@@ -7,6 +7,7 @@ import threading
 import uuid
 
 import pytest
+import uuid_utils
 from fix_hot import GatedStore, check_chains, log_on, names, note
 
 from stratalog.hot import budget
@@ -101,6 +102,30 @@ async def test_a_full_disk_refuses_all_that_was_noted(
         assert [type(error) for error in errors] == [DiskBudgetExceeded] * 3
         await asyncio.gather(*(log.append(id_, note("yes")) for id_ in started))
         assert check_chains(log) == 6
+
+
+async def test_an_unexpected_error_leaves_nobody_waiting(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with HotLog.open(home) as log:
+        trajectory_id = await log.start(tenant="t")
+        monkeypatch.setattr(budget, "CHECK_INTERVAL_S", 0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(budget.os, "statvfs", fail)
+            errors = await asyncio.gather(
+                *(log.append(trajectory_id, note("no")) for _ in range(3)), return_exceptions=True
+            )
+        assert [type(error) for error in errors] == [OSError] * 3
+        await log.append(trajectory_id, note("yes"))
+        assert check_chains(log) == 2
+
+
+async def test_an_id_of_another_uuid_library_is_as_good(gated_log: HotLog) -> None:
+    trajectory_id = await gated_log.start(tenant="t")
+    receipt = await gated_log.append(uuid_utils.UUID(str(trajectory_id)), note("one"))  # type: ignore[arg-type]
+    assert receipt.sequence_number == 1
+    assert gated_log.append_blocking(trajectory_id, note("two")).sequence_number == 2
 
 
 async def test_what_was_appended_before_the_log_is_closed_is_committed(gated: GatedStore) -> None:
