@@ -1,0 +1,1 @@
+"""Evidence: a Merkle tree over the heads of all trajectories, signed tree heads outside the database, proofs."""
