@@ -156,7 +156,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes],
 
 
 def verify_consistency(old_size: int, size: int, old_root: bytes, root: bytes, proof: Sequence[bytes]) -> bool:
-    """Whether `proof` shows that the tree with `old_root` is the beginning of the one with `root` (RFC 9162, 2.1.4.2)."""
+    """Whether `proof` shows that the tree with `old_root` is the beginning of the one with `root` (2.1.4.2)."""
     if not 0 < old_size <= size or any(len(piece) != HASH_BYTES for piece in proof):
         return False
     if old_size == size:

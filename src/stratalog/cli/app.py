@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError
 from stratalog import __version__
 from stratalog.schemas.errors import StratalogError
 
+from .audit import audit_app
 from .bench import bench_app
 from .config import config_app
 from .consolidating import consolidate
@@ -22,6 +23,7 @@ from .dagster import dagster
 from .demo import demo
 from .doctor import doctor
 from .importing import import_files
+from .keys import key_app
 from .output import Output
 from .quarantine import quarantine_app
 from .querying import sql
@@ -46,6 +48,8 @@ app.command(status)
 app.command(trajectory_app)
 app.command(verify)
 app.command(quarantine_app)
+app.command(audit_app)
+app.command(key_app)
 app.command(doctor)
 app.command(config_app)
 app.command(bench_app)

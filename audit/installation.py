@@ -1,0 +1,93 @@
+"""The audit trees of one installation: who has one, sealing and verifying all of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from stratalog.cold.installation import Installation
+from stratalog.cold.storage import open_storage
+from stratalog.schemas.ids import TENANT_PATTERN, check_tenant
+from stratalog.warm.check import WarmCheck, verify_warm
+from stratalog.warm.database import Connection, answering
+
+from .keys import KeyProvider
+from .publication import HEADS_FOLDER, open_publication
+from .sealing import Sealed, seal
+from .stored_tree import tenants
+from .verification import ColdFiles, TenantAudit, verify_tenant
+
+
+def seal_all(installation: Installation, keys: KeyProvider, now_us: int, tenant: str | None = None) -> list[Sealed]:
+    """Seal every tenant, or one; tenants follow each other, and an error stops at the tenant it is about."""
+    done = []
+    with installation.connection() as conn:
+        names = [check_tenant(tenant)] if tenant is not None else _in_database(conn)
+        for name in names:
+            with open_publication(installation, name) as publication:
+                sealed = seal(conn, publication, keys, name, now_us)
+            if sealed is not None:
+                done.append(sealed)
+    return done
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    """What a verification has found: the events of the warm tier, and the tree of each tenant."""
+
+    ok: bool
+    warm_events: int
+    warm_problems: list[str]
+    tenants: list[TenantAudit]
+
+
+def verify_all(installation: Installation, keys: KeyProvider, tenant: str | None = None) -> AuditReport:
+    """Verify the warm tier's events from their bytes, then every tenant's tree against its heads and both tiers.
+
+    Damage becomes a problem, never an exception; raises `Unavailable`.
+    """
+    records = keys.records()
+    with installation.connection() as conn, _cold_files(installation) as cold:
+        warm: WarmCheck = verify_warm(conn)
+        names = {tenant} if tenant is not None else {*_in_database(conn), *_outside(installation)}
+        found = []
+        for name in sorted(map(check_tenant, names)):
+            with open_publication(installation, name) as publication:
+                found.append(verify_tenant(conn, publication, records, name, cold))
+    ok = not warm.problems and not any(audit.problems for audit in found)
+    return AuditReport(ok, warm.events, warm.problems, found)
+
+
+def _in_database(conn: Connection) -> list[str]:
+    with answering(), conn.transaction():
+        return tenants(conn)
+
+
+def _outside(installation: Installation) -> Iterator[str]:
+    """Tenants of whom there are published heads: the database may have forgotten them."""
+    suffix = ".heads.jsonl"
+    for path in (installation.home.path / "audit").glob(f"*{suffix}"):
+        yield path.name.removesuffix(suffix)
+    settings = installation.settings.cold
+    storage = open_storage(settings.url or f"file://{installation.home.folder('cold')}", settings.storage_options)
+    try:
+        yield from (name for name in storage.folders(HEADS_FOLDER) if TENANT_PATTERN.fullmatch(name))
+    finally:
+        storage.close()
+
+
+@contextlib.contextmanager
+def _cold_files(installation: Installation) -> Iterator[ColdFiles]:
+    with installation.postgres() as dsn, installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
+        yield ColdFiles(lake, catalog.snapshot_files())
+
+
+def as_document(report: AuditReport) -> dict[str, Any]:
+    """The JSON object of `stratalog audit verify`."""
+    return {
+        "ok": report.ok,
+        "warm": {"events": report.warm_events, "problems": report.warm_problems},
+        "tenants": msgspec.to_builtins(report.tenants),
+    }
