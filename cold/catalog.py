@@ -151,15 +151,25 @@ class Catalog:
             self._opened.close()
             self._opened = None
 
-    def ensure(self) -> None:
-        """Make the catalog's schema and the table, where they are missing."""
+    def ensure_schema(self) -> None:
+        """Make the catalog's own tables, where they are missing."""
+        with self._created():
+            pass
+
+    @contextmanager
+    def _created(self) -> Iterator[SqlCatalog]:
+        """The catalog, with its own tables, while nobody else makes anything in it."""
         with _translated(), psycopg.connect(self._dsn) as conn:
             # Two processes that create at once would both find nothing and then collide.
             conn.execute(statements("catalog")["lock_creation"])
             conn.execute(statements("catalog")["create_schema"])
             conn.commit()
             conn.execute(statements("catalog")["lock_creation"])
-            catalog = self._catalog()
+            yield self._catalog()
+
+    def ensure(self) -> None:
+        """Make the catalog's schema and the table, where they are missing."""
+        with self._created() as catalog:
             catalog.create_namespace_if_not_exists(TABLE[0])
             schema = iceberg_schema()
             catalog.create_table_if_not_exists(

@@ -16,6 +16,7 @@ from stratalog import __version__
 from stratalog.schemas.errors import StratalogError
 
 from .audit import audit_app
+from .backup import backup_app
 from .bench import bench_app
 from .config import config_app
 from .consolidating import consolidate
@@ -48,6 +49,7 @@ app.command(status)
 app.command(trajectory_app)
 app.command(verify)
 app.command(quarantine_app)
+app.command(backup_app)
 app.command(audit_app)
 app.command(key_app)
 app.command(doctor)
