@@ -23,11 +23,13 @@ from .consolidating import consolidate
 from .dagster import dagster
 from .demo import demo
 from .doctor import doctor
+from .hold import hold_app
 from .importing import import_files
 from .keys import key_app
 from .output import Output
 from .quarantine import quarantine_app
 from .querying import sql
+from .retention import retention_app
 from .sidecar import sidecar
 from .status import status
 from .trajectories import trajectory_app
@@ -52,6 +54,8 @@ app.command(quarantine_app)
 app.command(backup_app)
 app.command(audit_app)
 app.command(key_app)
+app.command(retention_app)
+app.command(hold_app)
 app.command(doctor)
 app.command(config_app)
 app.command(bench_app)

@@ -110,6 +110,7 @@ def _checks(installation: Installation, migrate: bool) -> list[tuple[str, Callab
         ("sync", lambda: _sync(installation.home.path)),
         ("logs", lambda: _logs(installation)),
         ("postgres", lambda: _postgres(installation, migrate)),
+        ("retention", lambda: _retention(installation)),
         ("content store", lambda: _content_store(installation)),
         ("lake", lambda: _lake(installation)),
     ]
@@ -191,6 +192,22 @@ def _postgres(installation: Installation, migrate: bool) -> str:
         applied = migrations.status(conn).applied
         kind = "embedded" if installation.embedded else "yours"
         return f"version {conn.info.server_version // 10000} ({kind}), {counted(len(applied), 'migration')} applied"
+
+
+def _retention(installation: Installation) -> str:
+    require("psycopg", "warm")
+    from stratalog.warm.retention_plan import growth
+
+    with installation.connection() as conn:
+        found = growth(conn)
+    grows = (
+        f"Postgres has {human_bytes(found.database_bytes)}; over the last week it grew by "
+        f"{human_bytes(found.warm_bytes_per_day)} a day, the cold tier by {human_bytes(found.cold_bytes_per_day)}"
+    )
+    if not found.policies:
+        return f"{grows}; no policy is in force, so nothing is ever deleted (docs/retention.md)"
+    policies = "1 policy is" if found.policies == 1 else f"{found.policies:,} policies are"
+    return f"{grows}; {policies} in force, see: stratalog retention plan"
 
 
 def _content_store(installation: Installation) -> str:

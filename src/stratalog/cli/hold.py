@@ -1,0 +1,147 @@
+"""`stratalog hold`: legal holds, which win over every policy."""
+
+from __future__ import annotations
+
+import getpass
+import uuid
+
+from cyclopts import App
+
+from stratalog.schemas.errors import Invalid
+from stratalog.schemas.extras import require
+
+from .options import DEFAULT, Common
+from .output import counted
+from .sanitise import sanitise
+
+hold_app = App(name="hold", help="Legal holds: add, list, release.")
+
+
+@hold_app.command
+def add(
+    matter: str,
+    /,
+    *,
+    reason: str,
+    tenant: str | None = None,
+    trajectory: list[uuid.UUID] | None = None,
+    where: str | None = None,
+    by: str | None = None,
+    common: Common = DEFAULT,
+) -> int:
+    """Hold what one matter needs: nothing of it is deleted until the hold is released, whatever the policies say.
+
+    Example: `stratalog hold add case-17 --tenant acme --reason "letter of 3 May"`
+
+    Parameters
+    ----------
+    matter
+        What it is for; a matter may have several holds.
+    reason
+        Why, for the record.
+    tenant
+        Everything of this tenant, also what it will write.
+    trajectory
+        This trajectory; repeat it for a set.
+    where
+        The trajectories that a condition in SQL names now, over the columns of the table trajectories.
+    by
+        Who places it; the user of this process by default.
+    """
+    require("psycopg", "warm")
+    from stratalog.warm import hold
+
+    scope = hold.Scope(tenant, tuple(trajectory or ()), where)
+    with common.installation().connection() as conn:
+        placed = hold.place(conn, matter, scope, by=by or user(), reason=reason)
+    if common.json:
+        common.output.document(placed)
+        return 0
+    output = common.output
+    output.line(
+        f"hold {placed.hold_id} of matter {sanitise(matter)} covers {counted(placed.trajectories, 'trajectory')}"
+    )
+    if placed.unknown:
+        output.line(f"{counted(placed.unknown, 'trajectory')} of it not known here (yet)")
+    for number, what in (
+        (placed.cancelled, "planned, will not happen"),
+        (placed.started, "under way, keeps what is held"),
+        (placed.done, "done before: these events are in the cold tier alone"),
+    ):
+        if number:
+            output.line(f"{counted(number, 'deletion')} {what}", style="yellow")
+    return 0
+
+
+@hold_app.command(name="list")
+def list_(*, all: bool = False, common: Common = DEFAULT) -> int:
+    """List the holds that are in force.
+
+    Example: `stratalog hold list --all`
+
+    Parameters
+    ----------
+    all
+        Also those that were released.
+    """
+    require("psycopg", "warm")
+    from stratalog.warm import hold
+
+    with common.installation().connection() as conn:
+        holds = hold.entries(conn, everything=all)
+    if common.json:
+        common.output.document(holds)
+        return 0
+    rows = [
+        [
+            one.hold_id,
+            one.matter,
+            one.tenant if one.kind == "tenant" else one.selection or one.kind,
+            one.trajectories,
+            f"{one.placed_at:%Y-%m-%d %H:%M}",
+            one.placed_by,
+            one.reason,
+            "" if one.released_at is None else f"{one.released_at:%Y-%m-%d %H:%M} {one.released_by}",
+        ]
+        for one in holds
+    ]
+    columns = ["hold", "matter", "scope", "trajectories", "since (UTC)", "by", "reason", "released"]
+    common.output.table(columns if all else columns[:-1], rows if all else [row[:-1] for row in rows])
+    common.output.note(counted(len(holds), "hold"))
+    return 0
+
+
+@hold_app.command
+def release(
+    matter: str, /, *, reason: str, hold: int | None = None, by: str | None = None, common: Common = DEFAULT
+) -> int:
+    """Release the holds of a matter. They stay in the history; other matters go on holding.
+
+    Example: `stratalog hold release case-17 --reason settled`
+
+    Parameters
+    ----------
+    reason
+        Why, for the record.
+    hold
+        Only the hold with this number.
+    by
+        Who releases it; the user of this process by default.
+    """
+    require("psycopg", "warm")
+    from stratalog.warm.hold import release as release_holds
+
+    with common.installation().connection() as conn:
+        released = release_holds(conn, matter, by=by or user(), reason=reason, hold_id=hold)
+    common.output.line(f"{counted(len(released), 'hold')} of matter {sanitise(matter)} released")
+    if common.json:
+        common.output.document({"matter": matter, "released": released})
+    return 0
+
+
+def user() -> str:
+    """Who runs this process; raises `Invalid` where the system does not know."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise Invalid("the system does not know who runs this", hint="say it with: --by NAME") from error
