@@ -9,6 +9,8 @@ home was moved, those of the old place are read as those of the new one.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,7 +20,7 @@ import psycopg
 import stamina
 from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -42,7 +44,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import OperationalError
 
 from stratalog.schemas.arrow import COLUMNS, PARTITION_COLUMNS
-from stratalog.schemas.errors import Unavailable
+from stratalog.schemas.errors import Corrupt, Unavailable
 from stratalog.schemas.statements import statements
 
 from .iceberg_io import ACTUAL_ROOT, RECORDED_ROOT, STORAGE_OPTIONS, moved
@@ -186,7 +188,7 @@ class Catalog:
 
     def files(self) -> list[RunFile]:
         """The data files of the current snapshot, sorted by URL."""
-        with _translated():
+        with _reading():
             table = self._table()
             snapshot = table.current_snapshot() if table is not None else None
             return [] if table is None or snapshot is None else self._files_of(table, snapshot)
@@ -197,13 +199,13 @@ class Catalog:
 
     def run_totals(self, run_id: str) -> RunTotals | None:
         """What the run added, or `None` if it has not been committed."""
-        with _translated():
+        with _reading():
             table = self._table()
             return None if table is None else _totals(table, run_id)
 
     def run_files(self, run_id: str) -> list[RunFile]:
         """The files that the run added, sorted by URL; empty if it has not been committed."""
-        with _translated():
+        with _reading():
             table = self._table()
             snapshot = None if table is None else _snapshot_of(table, run_id)
             return [] if table is None or snapshot is None else self._files_of(table, snapshot, added=True)
@@ -307,6 +309,29 @@ def _totals(table: Table, run_id: str) -> RunTotals | None:
         int(added.get("added-records", 0)),
         int(added.get("added-files-size", 0)),
     )
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Metadata that cannot be understood is damaged: PyIceberg has no error of its own for that."""
+    try:
+        with _translated():
+            yield
+    except (
+        ValidationError,
+        ValueError,
+        EOFError,
+        LookupError,
+        TypeError,
+        AssertionError,
+        struct.error,
+        zlib.error,
+    ) as error:
+        line = str(error).partition("\n")[0]
+        raise Corrupt(
+            f"the table's metadata is damaged ({type(error).__name__}: {line})",
+            hint="put iceberg/ back from a backup; the events are in the Parquet files as they were",
+        ) from error
 
 
 @contextmanager

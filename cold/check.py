@@ -14,6 +14,7 @@ from itertools import groupby
 import msgspec
 
 from stratalog.schemas.chain import START, Link
+from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.schemas.protocols import ContentStore
 
 from .catalog import Catalog
@@ -45,7 +46,10 @@ def verify_cold(
 
     Raises `Unavailable` where Postgres or the storage do not answer.
     """
-    urls = catalog.snapshot_files()
+    try:
+        urls = catalog.snapshot_files()
+    except (NotFound, Corrupt) as error:
+        return ColdVerified(0, 0, 0, (f"cold: {error.message}: it cannot be told which files there should be",))
     blobs = BlobCheck(store)
     events = trajectories = 0
     problems: list[str] = []

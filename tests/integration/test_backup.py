@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")  # required_in_ci
 
 from fix_cli import EXAMPLES, Cli, database_of
+from fix_s3 import S3Bucket
 
 from stratalog.cold import backup as backups
 from stratalog.cold import restore as restores
@@ -185,6 +186,39 @@ def test_a_sidecar_that_runs_is_waited_for(lived: Cli, tmp_path: Path) -> None:
         following.communicate(timeout=60)
     restores.restore_backup(made, tmp_path / "home")
     assert late in events_of(Cli(tmp_path / "home"))
+
+
+def test_a_cold_tier_in_a_bucket_becomes_folders_of_the_restored_home(
+    tmp_path: Path, database: str, s3_bucket: S3Bucket
+) -> None:
+    cli = Cli(tmp_path / "home")
+    cli.json("import", EXAMPLES)
+    (cli.home / "stratalog.toml").write_text(
+        f'''[warm]
+dsn = "{database}"
+[cold]
+url = "{s3_bucket.url}/cold"
+cas_url = "{s3_bucket.url}/cas"
+storage_options = {{ endpoint_url = "{s3_bucket.options["endpoint_url"]}" }}
+'''
+    )
+    cli.json("sidecar", "--once")
+    cli.json("consolidate", "--older-than", "0d")
+    made = Path(cli.json("backup", "create", tmp_path / "b")["path"])
+    restores.restore_backup(made, tmp_path / "restored")
+    s3_bucket.client.delete_objects(
+        Bucket=s3_bucket.name,
+        Delete={
+            "Objects": [
+                {"Key": found["Key"]} for found in s3_bucket.client.list_objects_v2(Bucket=s3_bucket.name)["Contents"]
+            ]
+        },
+    )
+    restored = Cli(tmp_path / "restored")
+    report = restored.json("verify")
+    assert report["ok"] is True and report["tiers"]["cold"]["events"] == report["tiers"]["warm"]["events"] > 0
+    assert restored.json("sql", "select count(*) as n from events") == [{"n": report["tiers"]["cold"]["events"]}]
+    assert cli.json("verify", code=20)["ok"] is False  # what was restored does not lean on the bucket
 
 
 def test_keys_are_only_in_it_when_asked_for(lived: Cli, backup: Path, tmp_path: Path) -> None:

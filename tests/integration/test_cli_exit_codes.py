@@ -154,6 +154,29 @@ def test_20_for_a_flipped_byte_in_parquet(broken: Cli, filled: Cli, tmp_path: Pa
     assert broken.json("verify")["ok"] is True
 
 
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, halve])
+@pytest.mark.parametrize("files", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
+def test_20_for_metadata_of_the_table_that_is_gone_or_damaged(
+    broken: Cli, filled: Cli, tmp_path: Path, files: str, spoil: Callable[[Path], object]
+) -> None:
+    shutil.copytree(filled.home / "cold", tmp_path / "kept")
+    try:
+        found = [path for path in (filled.home / "cold" / "iceberg").rglob("*") if path.match(files)]
+        assert found
+        for path in found:
+            spoil(path)
+        report = broken.json("verify", code=20)
+        assert any("metadata" in problem for problem in report["tiers"]["cold"]["problems"])
+        assert broken.error("sql", "select 1 from events", code=1 if spoil is Path.unlink else 20)["hint"]
+    finally:
+        shutil.copytree(tmp_path / "kept", filled.home / "cold", dirs_exist_ok=True)
+    assert broken.json("verify")["ok"] is True
+
+
 @pytest.mark.parametrize(
     "damage",
     [
