@@ -1,9 +1,11 @@
-"""The audit trees of one installation: who has one, sealing and verifying all of them."""
+"""The audit trees of one installation: who has one; sealing, verifying and proving; bundles."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,11 +16,17 @@ from stratalog.schemas.ids import TENANT_PATTERN, check_tenant
 from stratalog.warm.check import WarmCheck, verify_warm
 from stratalog.warm.database import Connection, answering
 
+from .bundle import Proven, Sources, write_bundle
+from .heads import SignedHead
 from .keys import KeyProvider
+from .proof import InclusionProof, chain_heads, newest_leaf, prove, published_heads
 from .publication import HEADS_FOLDER, open_publication
 from .sealing import Sealed, seal
 from .stored_tree import tenants
 from .verification import ColdFiles, TenantAudit, verify_tenant
+
+HEADS_BUNDLED = 100
+"""The newest heads of a tenant that go into a bundle."""
 
 
 def seal_all(installation: Installation, keys: KeyProvider, now_us: int, tenant: str | None = None) -> list[Sealed]:
@@ -58,6 +66,40 @@ def verify_all(installation: Installation, keys: KeyProvider, tenant: str | None
                 found.append(verify_tenant(conn, publication, records, name, cold))
     ok = not warm.problems and not any(audit.problems for audit in found)
     return AuditReport(ok, warm.events, warm.problems, found)
+
+
+def prove_one(installation: Installation, trajectory_id: uuid.UUID) -> InclusionProof:
+    """Prove the newest leaf of a trajectory against the newest published head; raises `NotFound`, `Corrupt`."""
+    with installation.connection() as conn:
+        index, leaf = newest_leaf(conn, trajectory_id)
+        with open_publication(installation, leaf.tenant) as publication:
+            heads = published_heads(publication)
+        return prove(conn, heads[-1] if heads else None, index, leaf)
+
+
+def bundle_all(
+    installation: Installation, keys: KeyProvider, now_us: int, output: Path, trajectory_ids: Sequence[uuid.UUID]
+) -> dict[str, Any]:
+    """Write a bundle of trajectories, of one tenant or several; returns what the checker says of it.
+
+    Raises `NotFound` where something is not sealed, `Corrupt` where it does not verify.
+    """
+    with (
+        installation.connection() as conn,
+        _cold_files(installation) as cold,
+        contextlib.closing(installation.content_store()) as store,
+    ):
+        heads: dict[str, list[SignedHead]] = {}
+        proven = []
+        for trajectory_id in dict.fromkeys(trajectory_ids):
+            index, leaf = newest_leaf(conn, trajectory_id)
+            if leaf.tenant not in heads:
+                with open_publication(installation, leaf.tenant) as publication:
+                    heads[leaf.tenant] = published_heads(publication)[-HEADS_BUNDLED:]
+            newest = heads[leaf.tenant][-1] if heads[leaf.tenant] else None
+            proven.append(Proven(leaf, prove(conn, newest, index, leaf)))
+        chains = {tenant: chain_heads(conn, kept) for tenant, kept in sorted(heads.items())}
+        return write_bundle(output, Sources(conn, cold, store), keys, proven, chains, now_us)
 
 
 def _in_database(conn: Connection) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 
 import msgspec
@@ -13,11 +14,11 @@ from stratalog.warm.database import Connection, answering
 from .heads import SignedHead
 from .leaf import Leaf
 from .publication import Publication
-from .sealing import check_extends, newest_of
+from .sealing import check_extends
 from .stored_tree import StoredTree
-from .tree import inclusion_proof, verify_inclusion
+from .tree import consistency_proof, inclusion_proof, verify_inclusion
 
-SEAL = "seal it first: stratalog audit seal"
+_SEAL = "seal it first: stratalog audit seal"
 
 
 class InclusionProof(msgspec.Struct, frozen=True):
@@ -35,12 +36,34 @@ class InclusionProof(msgspec.Struct, frozen=True):
     head: SignedHead
 
 
-def prove(conn: Connection, publication: Publication, leaf: Leaf, index: int) -> InclusionProof:
-    """Prove a leaf against the newest published head; raises `NotFound` where no head covers it, `Corrupt`."""
-    stored = publication.store.list()[-1:]
-    head = newest_of([*publication.file.read(), *map(publication.store.read, stored)])
+class HeadChain(msgspec.Struct, frozen=True):
+    """Heads of one tenant by size, and between each two of them the proof that the first is the second's beginning."""
+
+    heads: list[SignedHead]
+    consistency: list[list[str]]
+
+
+def newest_leaf(conn: Connection, trajectory_id: uuid.UUID) -> tuple[int, Leaf]:
+    """The number of a trajectory's last leaf, and the leaf; raises `NotFound` where nothing of it was sealed."""
+    with answering(), conn.transaction():
+        rows = conn.execute(statements("audit")["leaves_of"], {"trajectory_id": trajectory_id}).fetchall()
+    if not rows:
+        raise NotFound(f"nothing of trajectory {trajectory_id} is sealed", hint=_SEAL)
+    tenant, index, sequence_number, event_hash = rows[-1]
+    return index, Leaf(tenant, trajectory_id, sequence_number, bytes(event_hash))
+
+
+def published_heads(publication: Publication) -> list[SignedHead]:
+    """All heads of both places by size, each size and root once. Raises `Corrupt`."""
+    stored = [publication.store.read(entry) for entry in publication.store.list()]
+    unique = {(head.tree_size, head.root_hash): head for head in [*stored, *publication.file.read()]}
+    return [unique[key] for key in sorted(unique)]
+
+
+def prove(conn: Connection, head: SignedHead | None, index: int, leaf: Leaf) -> InclusionProof:
+    """Prove a leaf against a head; raises `NotFound` where the head does not cover it, `Corrupt` where nothing fits."""
     if head is None or head.tree_size <= index:
-        raise NotFound(f"no published head covers event {leaf.sequence_number} of {leaf.trajectory_id}", hint=SEAL)
+        raise NotFound(f"no published head covers event {leaf.sequence_number} of {leaf.trajectory_id}", hint=_SEAL)
     with answering(), conn.transaction():
         tree = StoredTree(conn, leaf.tenant)
         check_extends(tree, head)
@@ -61,11 +84,14 @@ def prove(conn: Connection, publication: Publication, leaf: Leaf, index: int) ->
     )
 
 
-def newest_leaf(conn: Connection, trajectory_id: uuid.UUID) -> tuple[int, Leaf]:
-    """The last leaf of a trajectory and its number; raises `NotFound` where nothing of it was sealed."""
+def chain_heads(conn: Connection, heads: list[SignedHead]) -> HeadChain:
+    """Prove that each of one tenant's heads, sorted by size, is the beginning of the next. Raises `Corrupt`."""
+    proofs = []
     with answering(), conn.transaction():
-        rows = conn.execute(statements("audit")["leaves_of"], {"trajectory_id": trajectory_id}).fetchall()
-    if not rows:
-        raise NotFound(f"nothing of trajectory {trajectory_id} is sealed", hint=SEAL)
-    tenant, index, sequence_number, event_hash = rows[-1]
-    return index, Leaf(tenant, trajectory_id, sequence_number, bytes(event_hash))
+        tree = StoredTree(conn, heads[0].tenant)
+        for head in heads:
+            check_extends(tree, head)
+        for old, new in itertools.pairwise(heads):
+            proof = consistency_proof(tree, old.tree_size, new.tree_size)
+            proofs.append([piece.hex() for piece in proof])
+    return HeadChain(heads, proofs)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from stratalog.schemas.errors import Corrupt
+from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.schemas.extras import require
 
 from .keys import now_us, open_keys
 from .options import DEFAULT, Common
 from .output import Output, counted, human_us
 from .sanitise import sanitise
+from .usage import Usage
 
 if TYPE_CHECKING:
     from stratalog.audit.installation import AuditReport
@@ -88,17 +90,73 @@ def prove(trajectory_id: uuid.UUID, /, *, common: Common = DEFAULT) -> int:
     Example: `stratalog audit prove 0198c1a2-0000-7000-8000-000000000000`
     """
     _require()
-    from stratalog.audit.proof import newest_leaf
-    from stratalog.audit.proof import prove as prove_leaf
-    from stratalog.audit.publication import open_publication
+    from stratalog.audit.installation import prove_one
 
-    installation = common.installation()
-    with installation.connection() as conn:
-        index, leaf = newest_leaf(conn, trajectory_id)
-        with open_publication(installation, leaf.tenant) as publication:
-            proof = prove_leaf(conn, publication, leaf, index)
-    common.output.document(proof)
+    common.output.document(prove_one(common.installation(), trajectory_id))
     return 0
+
+
+@audit_app.command
+def bundle(*trajectory_ids: uuid.UUID, output: Path, common: Common = DEFAULT) -> int:
+    """Write trajectories with their proofs, heads, keys, content and a report into one archive for somebody else.
+
+    Example: `stratalog audit bundle 0198c1a2-0000-7000-8000-000000000000 --output bundle.zip`
+
+    Parameters
+    ----------
+    output
+        The archive to write. It holds the trajectories' secrets.
+    """
+    _require()
+    from stratalog.audit.installation import bundle_all
+
+    if not trajectory_ids:
+        raise Usage("there is no trajectory", hint="name at least one; list them: stratalog trajectory list")
+    installation = common.installation()
+    with common.output.progress("bundling"):
+        checked = bundle_all(installation, open_keys(installation.home), now_us(), output, list(trajectory_ids))
+    if common.json:
+        common.output.document({"file": str(output), **checked})
+    else:
+        _show_bundle(checked, common.output)
+        common.output.line(f"written to {sanitise(str(output))}, confidential: it holds the secrets")
+    return 0
+
+
+@audit_app.command
+def check(file: Path, /, *, trust: str = "", common: Common = DEFAULT) -> int:
+    """Check an evidence bundle with this version's own checker; needs no home, and runs nothing that is in the bundle.
+
+    Example: `stratalog audit check bundle.zip`
+
+    Parameters
+    ----------
+    trust
+        The id that the first key must have; `key list` of those who made the bundle shows it.
+    """
+    require("cryptography", "audit")
+    from stratalog.audit.checker import check_bundle
+
+    if not file.is_file():
+        raise NotFound(f"there is no file {file}")
+    checked = check_bundle(str(file), trust)
+    if common.json:
+        common.output.document(checked)
+    else:
+        _show_bundle(checked, common.output)
+    return 0 if checked["ok"] else Corrupt.exit_code
+
+
+def _show_bundle(checked: dict[str, Any], output: Output) -> None:
+    columns = ["trajectory", "events", "leaf", "of", "sealed (UTC)", "tenant"]
+    names = ["trajectory_id", "events", "leaf_index", "tree_size", "sealed_at", "tenant"]
+    rows = [[found[name] for name in names] for found in checked["trajectories"]]
+    output.table(columns, [[*row[:4], human_us(row[4]), row[5]] for row in rows])
+    for problem in checked["problems"]:
+        output.line(f"  {sanitise(problem)}", style="red")
+    output.line(f"first key {sanitise(checked['first_key'] or 'unknown')}: compare it with the one that you were given")
+    good = checked["ok"]
+    output.line("verified" if good else "THE BUNDLE DOES NOT VERIFY", style="green" if good else "bold red")
 
 
 def _show(report: AuditReport, output: Output) -> None:
