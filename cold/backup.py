@@ -20,7 +20,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -97,7 +97,8 @@ def create_backup(
     """Make a backup below `folder`; returns its own folder. `step` is told what is being done.
 
     Raises `Unavailable` where Postgres, the storage or a running sidecar do not answer, `Locked` while a consolidation
-    runs, `Corrupt` where content does not match its digest, `Conflict` where this second's backup is there already.
+    or an application of retention policies runs, `Corrupt` where content does not match its digest, `Conflict` where a
+    partition is half dropped or this second's backup is there already.
     """
     make_folder(folder)
     for left in folder.glob(f"*{DRAFT_SUFFIX}"):
@@ -110,7 +111,7 @@ def create_backup(
     with installation.tiers() as tiers:
         step("replicating")
         replicate(installation, tiers)
-        with tiers.consolidation(), closing(tiers.connect()) as conn:
+        with tiers.consolidation(), _no_deletions(tiers), closing(tiers.connect()) as conn:
             step("tables")
             migrations, tables = _dump(conn, writer)
             step("cold files")
@@ -173,6 +174,22 @@ def replicate(installation: Installation, tiers: Tiers) -> None:
         Sidecar(installation.home, tiers.dsn, tiers.store).run_once()
     except Locked:
         _await_sidecar(installation)
+
+
+@contextmanager
+def _no_deletions(tiers: Tiers) -> Iterator[None]:
+    """Nothing leaves the warm tier meanwhile: a partition that is half dropped would be no part of the tables."""
+    sql = statements("deletions")
+    with closing(tiers.connect()) as conn:  # closing it releases the lock
+        with answering(), conn.transaction():
+            if conn.execute(sql["lock"]).fetchone() != (True,):
+                raise Locked("retention is being applied", hint="wait for it to end, then run again")
+            dropping = conn.execute(sql["dropping"]).fetchone()
+        if dropping is not None:
+            raise Conflict(
+                f"the partition {dropping[0]} is being dropped", hint="finish that with: stratalog retention apply"
+            )
+        yield
 
 
 def _await_sidecar(installation: Installation) -> None:

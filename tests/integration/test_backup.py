@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from stratalog.cold.installation import Installation
 from stratalog.hot.home import Home
 from stratalog.hot.log import HotLog
 from stratalog.schemas.events import TaskFinished, ToolResult
+from stratalog.schemas.statements import statements
+from stratalog.warm.database import connect
 from stratalog.warm.server import EmbeddedPostgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.required_in_ci]
@@ -120,6 +123,23 @@ def test_what_cannot_be_restored_says_why(lived: Cli, backup: Path, tmp_path: Pa
     text = (copy / "manifest.json").read_text()
     (copy / "manifest.json").write_text(text.replace('"001_tables"', '"001_other"'))
     assert "001_other" not in lived.error("backup", "restore", copy, tmp_path / "x", code=13)["hint"]
+
+
+def test_no_backup_is_made_while_partitions_are_dropped(lived: Cli, tmp_path: Path) -> None:
+    sql = statements("deletions")
+    with closing(connect(Home.open(lived.home).settings.warm.dsn)) as conn:
+        conn.execute(sql["lock"])
+        conn.commit()
+        assert "retention" in lived.error("backup", "create", tmp_path / "b", code=11)["message"]
+        conn.execute(sql["unlock"])
+        conn.execute(
+            "UPDATE event_partitions SET drop_state = 'marked' WHERE name IN (SELECT min(name) FROM event_partitions)"
+        )
+        conn.commit()
+        assert "retention apply" in lived.error("backup", "create", tmp_path / "b", code=1)["hint"]
+        conn.execute("UPDATE event_partitions SET drop_state = NULL")
+        conn.commit()
+    assert lived.json("backup", "create", tmp_path / "b")["bytes"] > 0
 
 
 class Killed(BaseException):
