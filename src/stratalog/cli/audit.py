@@ -11,6 +11,7 @@ from cyclopts import App
 from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.schemas.extras import require
 
+from .audit_questions import approvals, effects, policies, settlements
 from .keys import now_us, open_keys
 from .options import DEFAULT, Common
 from .output import Output, counted, human_us
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from stratalog.audit.installation import AuditReport
 
 audit_app = App(name="audit", help="Evidence: seal, verify and prove the histories; what auditors ask.")
+
+for _question in (approvals, policies, effects, settlements):
+    audit_app.command(_question)
 
 PROBLEMS_SHOWN = 20
 
