@@ -17,7 +17,7 @@ from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.errors import Corrupt, Invalid, NotFound
 from stratalog.schemas.ids import TENANT_PATTERN, check_tenant
 
-from .storage import open_storage
+from .storage import Entry, open_storage
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -54,13 +54,18 @@ class FsContentStore:
 
     def digests(self, tenant: str) -> Iterator[str]:
         """The digests stored for a tenant, sorted; files of other names are passed over."""
+        for entry in self.entries(tenant):
+            yield entry.path.rpartition("/")[2]
+
+    def entries(self, tenant: str) -> Iterator[Entry]:
+        """The files stored for a tenant, sorted by digest, which is the last name of their path."""
         for shard in self._storage.folders(check_tenant(tenant)):
             if re.fullmatch(r"[0-9a-f]{2}", shard) is None:
                 continue
             for entry in self._storage.files(f"{tenant}/{shard}"):
                 digest = entry.path.rpartition("/")[2]
                 if _SHA256.fullmatch(digest) and entry.path == _path(tenant, digest):
-                    yield digest
+                    yield entry
 
     def tenants(self) -> Iterator[str]:
         """The tenants that have content, sorted."""

@@ -32,6 +32,7 @@ from .querying import sql
 from .retention import retention_app
 from .sidecar import sidecar
 from .status import status
+from .storage import storage_app
 from .trajectories import trajectory_app
 from .usage import Interrupted, Usage
 from .verifying import verify
@@ -56,6 +57,7 @@ app.command(audit_app)
 app.command(key_app)
 app.command(retention_app)
 app.command(hold_app)
+app.command(storage_app)
 app.command(doctor)
 app.command(config_app)
 app.command(bench_app)

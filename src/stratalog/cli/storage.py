@@ -1,0 +1,140 @@
+"""`stratalog storage`: how much lies where, what it costs, how it grows; and what frees bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from cyclopts import App
+
+from stratalog.cold.installation import require_cold
+from stratalog.schemas.errors import Invalid
+from stratalog.schemas.extras import require
+
+from .options import DEFAULT, Common
+from .output import Output, human_bytes
+from .sanitise import sanitise
+
+if TYPE_CHECKING:
+    from stratalog.cold.prices import Prices
+    from stratalog.cold.usage import Usage
+
+DAYS_MAX = 366
+TIERS = ("hot", "warm", "cold", "content")
+storage_app = App(name="storage", help="How much lies in which tier, what it costs, how it grows; and freeing bytes.")
+
+
+@storage_app.default
+def show(*, days: int = 7, plot: Path | None = None, common: Common = DEFAULT) -> int:
+    """Show bytes, files and events per tier, tenant and kind of event, the cost a month, growth and a forecast.
+
+    Example: `stratalog storage --plot storage.png`
+
+    Parameters
+    ----------
+    days
+        How many of the last days growth is taken from, today included.
+    plot
+        Also draw it, into a PNG file.
+    """
+    if not 1 <= days <= DAYS_MAX:
+        raise Invalid(f"--days {days} is not between 1 and {DAYS_MAX}", hint="7 is a good start")
+    require_cold()
+    if plot is not None:
+        require("matplotlib", "pipelines")
+    from stratalog.cold.prices import read_prices
+    from stratalog.cold.usage import measure
+
+    installation = common.installation()
+    prices = read_prices(installation.home.path)
+    usage = measure(installation, days=days)
+    if plot is not None:
+        from .storage_plot import draw
+
+        draw(usage, prices, plot)
+    if common.json:
+        common.output.document(_document(usage, prices))
+        return 0
+    _show_tiers(usage, prices, common.output)
+    _show_tenants(usage, prices, common.output)
+    _show_kinds(usage, common.output)
+    _show_growth(usage, prices, common.output)
+    if plot is not None:
+        common.output.note(f"drawn into {sanitise(str(plot))}")
+    return 0
+
+
+def _document(usage: Usage, prices: Prices | None) -> dict[str, Any]:
+    tiers = {
+        tier: {
+            "bytes": usage.bytes_of(tier),
+            "events": (events := usage.events_of(tier)),
+            "bytes_per_event": usage.bytes_of(tier) / events if events else None,
+            "cost_per_month": prices.cost(tier, usage.bytes_of(tier)) if prices else None,
+        }
+        for tier in TIERS
+    }
+    costs = [tier["cost_per_month"] for tier in tiers.values() if tier["cost_per_month"] is not None]
+    return {
+        "tiers": tiers,
+        "bytes": sum(usage.bytes_of(tier) for tier in TIERS),
+        "cost_per_month": sum(costs) if costs else None,
+        "currency": prices.currency if prices else None,
+        **msgspec.to_builtins(usage, str_keys=True),
+    }
+
+
+def _show_tiers(usage: Usage, prices: Prices | None, output: Output) -> None:
+    rows: list[list[object]] = []
+    for part in usage.parts:
+        rows.append([part.tier, part.part, human_bytes(part.bytes), _number(part.files), _number(part.events), "", ""])
+    for tier in TIERS:
+        size, events = usage.bytes_of(tier), usage.events_of(tier)
+        each = human_bytes(size / events) if events else ""
+        rows.append([tier, "all", human_bytes(size), "", _number(events), each, _cost(prices, tier, size)])
+    rows.sort(key=lambda row: (TIERS.index(str(row[0])), row[1] == "all"))
+    output.table(["tier", "part", "bytes", "files", "events", "an event", "a month"], rows)
+    if prices is None:
+        output.note("no cost is shown: prices.toml is not in the home (docs/storage.md)")
+
+
+def _show_tenants(usage: Usage, prices: Prices | None, output: Output) -> None:
+    rows = []
+    for of in usage.tenants:
+        costs = [
+            cost
+            for tier, size in (("warm", of.warm_bytes), ("cold", of.cold_bytes), ("content", of.content_bytes))
+            if prices and (cost := prices.cost(tier, size)) is not None
+        ]
+        month = f"{sum(costs):.2f} {sanitise(prices.currency)}" if prices and costs else ""
+        sizes = (of.warm_bytes, of.cold_bytes, of.content_bytes)
+        rows.append([of.tenant, *map(human_bytes, sizes), _number(of.warm_events), _number(of.cold_events), month])
+    output.table(["tenant", "warm", "cold", "content", "warm events", "cold events", "a month"], rows)
+
+
+def _show_kinds(usage: Usage, output: Output) -> None:
+    rows = [
+        [of.kind, _number(of.warm_events), human_bytes(of.warm_bytes), _number(of.cold_events)] for of in usage.kinds
+    ]
+    output.table(["kind", "warm events", "warm", "cold events"], rows)
+
+
+def _show_growth(usage: Usage, prices: Prices | None, output: Output) -> None:
+    days = [[str(day.day), *map(human_bytes, (day.warm, day.cold, day.content))] for day in usage.days]
+    output.table(["day", "warm", "cold", "content"], days)
+    rows = []
+    for grown in usage.growth:
+        ahead = [f"{human_bytes(size)} {_cost(prices, grown.tier, size)}".strip() for size in grown.forecast.values()]
+        rows.append([grown.tier, human_bytes(grown.bytes_per_day), *ahead])
+    horizons = list(usage.growth[0].forecast) if usage.growth else []
+    output.table(["tier", "a day", *(f"in {horizon} days" for horizon in horizons)], rows)
+
+
+def _number(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _cost(prices: Prices | None, tier: str, size: float) -> str:
+    cost = None if prices is None else prices.cost(tier, size)
+    return "" if prices is None or cost is None else f"{cost:.2f} {sanitise(prices.currency)}"
