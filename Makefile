@@ -46,7 +46,8 @@ test: install
 	@touch $@
 
 test-duckdb2: .venv-duckdb2/installed
-	.venv-duckdb2/bin/pytest -n $(PYTEST_WORKERS) tests/integration/test_views.py tests/integration/test_s3.py
+	.venv-duckdb2/bin/pytest -n $(PYTEST_WORKERS) tests/integration/test_views.py tests/integration/test_s3.py \
+	  tests/integration/test_sql_questions.py tests/integration/test_untrusted_sql.py
 
 # What depends on Postgres once more on the other versions that are supported.
 test-postgres: install

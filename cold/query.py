@@ -59,17 +59,26 @@ def connect(
             home = Home.open(home or os.environ.get("STRATALOG_HOME") or ".stratalog")
         files = snapshot_files(home)
         storage_options = home.settings.cold.storage_options
-    connection = duckdb.connect(
-        config={
-            "autoinstall_known_extensions": "false",
-            "temp_directory": str(Path(tempfile.gettempdir()) / f"stratalog-duckdb-{os.getuid()}-{os.getpid()}"),
-        }
-    )
+    spill = Path(tempfile.gettempdir()) / f"stratalog-duckdb-{os.getuid()}-{os.getpid()}"
+    return open_views(files, storage_options or {}, config={"temp_directory": str(spill)})
+
+
+def open_views(
+    files: Sequence[str],
+    storage_options: Mapping[str, str],
+    *,
+    config: Mapping[str, str],
+    tenant: str | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection with the views over `files`, of one tenant or of all; `config` goes to DuckDB."""
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false", **config})
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for scheme in _object_schemes(files):
-            connection.register_filesystem(StatelessFileSystem(open_filesystem(scheme, storage_options or {})))
-        for statement in view_statements(files):
+            connection.register_filesystem(StatelessFileSystem(open_filesystem(scheme, storage_options)))
+        events, *others = view_statements(files)
+        # The first view ends with its source, and all others read from it.
+        for statement in (events if tenant is None else f"{events} WHERE tenant = {literal(tenant)}", *others):
             _execute(connection, statement)
     except BaseException:
         connection.close()

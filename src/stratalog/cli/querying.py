@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -19,6 +19,11 @@ def sql(
     /,
     *,
     init: Annotated[bool, Parameter(negative="")] = False,
+    untrusted: Annotated[bool, Parameter(negative="")] = False,
+    tenant: str | None = None,
+    seconds: float = 30.0,
+    memory_mb: int = 1024,
+    rows: int = 10_000,
     common: Common = DEFAULT,
 ) -> int:
     """Ask the cold tier in SQL (DuckDB): the views are trajectories, messages, tool_calls and events.
@@ -31,31 +36,65 @@ def sql(
         One SQL query.
     init
         Print the views as SQL, for any DuckDB shell.
+    untrusted
+        The query is somebody else's: one SELECT over the views, no other files, within the limits below.
+    tenant
+        With --untrusted: only what belongs to this tenant is there.
+    seconds
+        With --untrusted: how long the query may take.
+    memory_mb
+        With --untrusted: how much memory it may use.
+    rows
+        With --untrusted: how many rows it may give.
     """
     from stratalog.cold.installation import require_cold
 
     require_cold()
-    from stratalog.cold.query import connect, init_script, run_sql
+    if tenant is not None and not untrusted:
+        raise Usage("--tenant goes with --untrusted", hint="or write it into the query: WHERE tenant = '…'")
+    if init:
+        return _init(common)
+    if query is None:
+        raise Usage("there is no query", hint='write one: stratalog sql "select count(*) from trajectories"')
+    if untrusted:
+        found = _ask_untrusted(common, query, tenant, seconds=seconds, memory_mb=memory_mb, rows_max=rows)
+    else:
+        from stratalog.cold.query import connect, run_sql
+
+        with connect(common.open_home()) as connection:
+            found = run_sql(connection, query)
+    return _show(common, found)
+
+
+def _init(common: Common) -> int:
+    from stratalog.cold.query import init_script
     from stratalog.cold.snapshot import snapshot_files
 
     home = common.open_home()
-    if init:
-        script = init_script(snapshot_files(home), home.settings.cold.storage_options)
-        if common.json:
-            common.output.document({"sql": script})
-        else:
-            sys.stdout.write(script)
-        return 0
-    if query is None:
-        raise Usage("there is no query", hint='write one: stratalog sql "select count(*) from trajectories"')
-    with connect(home) as connection:
-        rows = run_sql(connection, query)
+    script = init_script(snapshot_files(home), home.settings.cold.storage_options)
     if common.json:
-        common.output.document(rows)
+        common.output.document({"sql": script})
+    else:
+        sys.stdout.write(script)
+    return 0
+
+
+def _ask_untrusted(common: Common, query: str, tenant: str | None, **limits: Any) -> list[dict[str, Any]]:
+    from stratalog.cold.snapshot import snapshot_files
+    from stratalog.cold.untrusted import Limits, ask_untrusted
+
+    home = common.open_home()
+    options = home.settings.cold.storage_options
+    return ask_untrusted(snapshot_files(home), query, tenant=tenant, limits=Limits(**limits), storage_options=options)
+
+
+def _show(common: Common, found: list[dict[str, Any]]) -> int:
+    if common.json:
+        common.output.document(found)
         return 0
     output = common.output
-    columns = list(rows[0]) if rows else []
-    output.table(columns, [list(row.values()) for row in rows[:ROWS_SHOWN]])
-    shown = f", {ROWS_SHOWN} shown; see all with --json" if len(rows) > ROWS_SHOWN else ""
-    output.note(f"{counted(len(rows), 'row')}{shown}")
+    columns = list(found[0]) if found else []
+    output.table(columns, [list(row.values()) for row in found[:ROWS_SHOWN]])
+    shown = f", {ROWS_SHOWN} shown; see all with --json" if len(found) > ROWS_SHOWN else ""
+    output.note(f"{counted(len(found), 'row')}{shown}")
     return 0
