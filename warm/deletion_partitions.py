@@ -7,7 +7,8 @@
 - *move* (one transaction, under the locks on all heads of these days): the deletions that leave with the partition are
   judged and started; everything else (unfinished, held, not consolidated, not due) moves to the table for strays, and
   whatever any of these trajectories adds later goes there, too.
-- *detach*, outside of a transaction: readers and writers go on; it waits for transactions that read the partition.
+- *detach*, outside of a transaction: readers and writers go on. It waits for transactions that look at the database as
+  it was before the move, whether they have read the partition yet or not: to them it would seem empty.
 - *drop* (one transaction): holds are looked up once more, under the lock on them. What is held, and whatever no started
   deletion names, is kept as strays; then the table goes, with the marks on the heads and the ends of the deletions.
 
@@ -19,6 +20,9 @@ that are in the cold tier.
 from __future__ import annotations
 
 import datetime as dt
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import psycopg
@@ -32,7 +36,8 @@ from .deletion import Tally, cancel, lock_out_holds
 STRAGGLERS_MAX = 0.25
 """The share of a partition's events that may move out. Where more would stay, trajectories are deleted one by one."""
 DETACH_TIMEOUT_MS = 600_000
-"""How long a detachment waits for older transactions that read the partition; the next call goes on waiting."""
+"""How long a detachment waits for older transactions; the next call goes on waiting."""
+SNAPSHOT_POLL_S = 0.05
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -82,7 +87,7 @@ def finish_drops(conn: Connection, now: dt.datetime, tally: Tally) -> list[str]:
 def mark(conn: Connection, name: str) -> None:
     """Close a partition for trajectories that arrive from now on."""
     sql = statements("deletions")
-    with answering(), conn.transaction():
+    with answering(), _in_time(name), conn.transaction():
         conn.execute(statements("retention")["read_committed"])
         conn.execute(sql["wait_briefly"])
         conn.execute(sql["lock_partitions"])
@@ -107,32 +112,58 @@ def move(conn: Connection, name: str, now: dt.datetime) -> None:
 def detach(conn: Connection, name: str) -> None:
     """Detach a partition, or end an interrupted detachment; raises `Unavailable` if readers do not end in time."""
     sql = statements("deletions")
-    with answering():
+    with answering(), _in_time(name):
         row = conn.execute(sql["attachment"], {"name": name}).fetchone()
         if row is None:
             return
+        if not row[0]:  # ending an interrupted one waits for that by itself
+            wait_for_older_snapshots(conn, name)
         command = conn.execute(sql["detach_command"], {"name": name, "pending": row[0]}).fetchone()
         assert command is not None
         conn.execute(sql["timeout"], {"ms": DETACH_TIMEOUT_MS})
         try:
             conn.execute(command[0].encode())
-        except psycopg.errors.QueryCanceled as error:
-            raise Unavailable(
-                f"partition {name} is still being read by transactions that began before",
-                hint="nothing is lost; run again when they have ended: stratalog retention apply",
-            ) from error
         finally:
             if not conn.closed:
                 conn.execute(sql["timeout"], {"ms": STATEMENT_TIMEOUT_MS})
+
+
+def wait_for_older_snapshots(conn: Connection, name: str) -> None:
+    """Wait until nobody looks at the database as it was before now; raises `Unavailable` if that takes too long."""
+    sql = statements("deletions")
+    own = conn.execute(sql["own_transaction"]).fetchone()
+    assert own is not None
+    end = time.monotonic() + DETACH_TIMEOUT_MS / 1000
+    while conn.execute(sql["older_snapshots"], {"xid": own[0]}).fetchone() != (0,):
+        if time.monotonic() > end:
+            raise _still_read(name)
+        time.sleep(SNAPSHOT_POLL_S)
+
+
+@contextmanager
+def _in_time(name: str) -> Iterator[None]:
+    """Say what a wait was for that took too long."""
+    try:
+        yield
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+        raise _still_read(name) from error
+
+
+def _still_read(name: str) -> Unavailable:
+    return Unavailable(
+        f"partition {name} is still being read by transactions that began before",
+        hint="nothing is lost; run again when they have ended: stratalog retention apply",
+    )
 
 
 def drop(conn: Connection, name: str, tally: Tally) -> None:
     """Drop a detached partition, but for what is held by now; a hold wins until this commits."""
     sql = statements("deletions")
     values = {"name": name}
-    with answering(), conn.transaction():
+    with answering(), _in_time(name), conn.transaction():
         conn.execute(statements("retention")["read_committed"])
         conn.execute(statements("retention")["unlimited"])
+        conn.execute(sql["wait_briefly"])
         lock_out_holds(conn)
         started = conn.execute(sql["started_in"], values).fetchall()
         conn.execute(sql["lock_heads"], {"ids": [id_ for _, id_ in started]})

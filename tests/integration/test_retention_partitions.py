@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from stratalog.cold.installation import Installation
 from stratalog.cold.verification import verify_all
 from stratalog.hot.home import Home
 from stratalog.schemas import events as ev
-from stratalog.schemas.errors import Unavailable
+from stratalog.schemas.errors import StratalogError, Unavailable
 from stratalog.schemas.statements import statements
 from stratalog.warm import deletion_partitions
 from stratalog.warm.check import verify_warm
@@ -181,6 +182,43 @@ def test_a_hold_that_is_placed_before_the_drop_still_wins(cold_bench: ColdBench,
     assert JANUARY not in partitions(cold_bench) and not (gone - {rescued}) & set(events_here(cold_bench))
 
 
+def test_control_a_drop_that_does_not_look_for_holds_again_beats_them(
+    cold_bench: ColdBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cold_bench)
+    held = cold_bench.author(2, day=2).trajectory_id
+    blind = statements("deletions")["held"] + b" AND false"
+    monkeypatch.setitem(statements("deletions"), "held", blind)
+
+    placed = []
+
+    def hold_before_the_drop(query: bytes, moment: str) -> None:
+        if query == statements("deletions")["timeout"] and moment == "after" and not placed:
+            placed.append(place(cold_bench, "late", trajectories=(held,)))
+
+    with closing(connect(cold_bench.dsn)) as conn:
+        conn.rollback()
+        apply(hooked(conn, hold_before_the_drop))
+    assert placed[0].done == 0 and held not in events_here(cold_bench)
+
+
+def test_control_without_the_trigger_what_arrives_has_no_place(cold_bench: ColdBench) -> None:
+    fill(cold_bench)
+    cold_bench.execute("DROP TRIGGER stray_while_dropping ON trajectories")
+    failed = []
+
+    def arrive(query: bytes, moment: str) -> None:
+        if query == statements("deletions")["started_in"] and moment == "before" and not failed:
+            with pytest.raises(StratalogError, match="no partition of relation"):
+                cold_bench.task(200, day=3)
+            failed.append(True)
+
+    with closing(connect(cold_bench.dsn)) as conn:
+        conn.rollback()
+        apply(hooked(conn, arrive))
+    assert failed
+
+
 def test_a_reader_of_before_keeps_the_partition_and_the_next_call_finishes(
     cold_bench: ColdBench, cold_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,21 +226,51 @@ def test_a_reader_of_before_keeps_the_partition_and_the_next_call_finishes(
     before: dict[object, int] = dict(events_here(cold_bench))
     monkeypatch.setattr(deletion_partitions, "DETACH_TIMEOUT_MS", 300)
     with closing(connect(cold_bench.dsn)) as reader:
-        reader.rollback()
-        reader.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        query = b"SELECT count(*) FROM all_events"
-        seen = reader.execute(query).fetchone()
+        reader.execute(b"SELECT count(*) FROM all_events")
         with pytest.raises(Unavailable, match="still being read"):
             run_apply(cold_bench)
         pending = "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = to_regclass(%s)"
         assert rows(cold_bench, pending, JANUARY) == [(True,)]
-        assert reader.execute(query).fetchone() == seen, "whoever began before sees all of it"
         cold_bench.task(60, day=9)
         with pytest.raises(Unavailable):
             run_apply(cold_bench)
         reader.rollback()
     run_apply(cold_bench)
     check(cold_bench, cold_home, gone, stays, before)
+
+
+def snapshot_before_the_move(bench: ColdBench) -> tuple[int, int]:
+    """What a transaction counts that began before a drop, and reads the events only after it was tried."""
+    expected = sum(events_here(bench).values())
+    with closing(connect(bench.dsn)) as reader:
+        reader.rollback()
+        reader.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute(b"SELECT 1")
+        with contextlib.suppress(Unavailable):
+            run_apply(bench)
+        (found,) = reader.execute(b"SELECT count(*) FROM all_events").fetchone() or (0,)
+    return expected, found
+
+
+def test_whoever_looks_at_an_earlier_moment_never_sees_a_hole(
+    cold_bench: ColdBench, cold_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, stays = fill(cold_bench)
+    before: dict[object, int] = dict(events_here(cold_bench))
+    monkeypatch.setattr(deletion_partitions, "DETACH_TIMEOUT_MS", 300)
+    expected, found = snapshot_before_the_move(cold_bench)
+    assert found == expected
+    run_apply(cold_bench)
+    check(cold_bench, cold_home, gone, stays, before)
+
+
+def test_control_without_waiting_for_older_snapshots_there_is_a_hole(
+    cold_bench: ColdBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cold_bench)
+    monkeypatch.setattr(deletion_partitions, "wait_for_older_snapshots", lambda conn, name: None)
+    expected, found = snapshot_before_the_move(cold_bench)
+    assert found < expected
 
 
 def test_a_backend_that_is_killed_while_it_detaches(cold_bench: ColdBench, cold_home: Home) -> None:

@@ -80,7 +80,7 @@ WHERE trajectory_id = ANY (%(ids)b::uuid[]);
 SELECT name, drop_state FROM event_partitions WHERE drop_state IS NOT NULL ORDER BY name;
 
 -- name: wait_briefly
--- Everybody who stores events waits behind this transaction while it waits.
+-- Others who store events or place a hold wait behind this transaction while it waits.
 SET LOCAL lock_timeout = '5s';
 
 -- name: lock_partitions
@@ -156,6 +156,17 @@ WHERE inhparent = 'trajectory_events'::regclass AND inhrelid = to_regclass(quote
 -- The command that detaches it, or ends a detachment; it cannot run in a transaction.
 SELECT format('ALTER TABLE trajectory_events DETACH PARTITION %%I %%s', %(name)s::text,
   CASE WHEN %(pending)s::boolean THEN 'FINALIZE' ELSE 'CONCURRENTLY' END);
+
+-- name: own_transaction
+-- The number of a transaction that begins now, or of the one that is open.
+SELECT pg_current_xact_id()::xid::text;
+
+-- name: older_snapshots
+-- How many sessions still look at the database as it was before that transaction; sessions of other roles are seen only
+-- by a member of pg_read_all_stats.
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+  AND age(backend_xmin) >= age(%(xid)s::text::xid);
 
 -- name: timeout
 -- How long a statement of this session may take, in ms.
