@@ -35,7 +35,7 @@ FROM trajectories t
 WHERE t.tenant = %(tenant)s::text AND t.head_sequence >= 0
   AND NOT EXISTS (
     SELECT 1 FROM audit_leaves l
-    WHERE l.trajectory_id = t.trajectory_id AND l.sequence_number >= t.head_sequence)
+    WHERE l.trajectory_id = t.trajectory_id AND l.sequence_number = t.head_sequence)
 ORDER BY t.updated_at, t.trajectory_id;
 
 -- name: count_moved
@@ -45,7 +45,7 @@ FROM trajectories t
 WHERE t.tenant = %(tenant)s::text AND t.head_sequence >= 0
   AND NOT EXISTS (
     SELECT 1 FROM audit_leaves l
-    WHERE l.trajectory_id = t.trajectory_id AND l.sequence_number >= t.head_sequence);
+    WHERE l.trajectory_id = t.trajectory_id AND l.sequence_number = t.head_sequence);
 
 -- name: insert_leaves
 -- Append leaves; the numbers follow each other.
