@@ -163,27 +163,29 @@ class SimSidecar(Process):
 
     def follow(self, folder: LogFolder) -> None:
         """One turn of one log: replicate what is there, or find out why that cannot be."""
-        if folder.log_id in self.stopped:
+        log_id = folder.log_id  # somebody may give the log another one meanwhile
+        if log_id in self.stopped:
             return
-        if folder.log_id not in self._replicators:
+        if log_id not in self._replicators:
             turn = _OneTurn()
-            self._replicators[folder.log_id] = SimReplicator(self, folder, turn), turn
-        replicator, turn = self._replicators[folder.log_id]
+            self._replicators[log_id] = SimReplicator(self, folder, turn), turn
+        replicator, turn = self._replicators[log_id]
         turn.paused = False
         before = replicator.status.lsn, replicator.status.quarantined
         try:
             replicator.follow()
         except CursorMismatch as error:
-            folder.refused = True
-            self._stop(folder, error)
+            folder.refused = folder.refused or folder.log_id == log_id
+            self.stopped.add(log_id)
+            self._stop(folder, log_id, error)
         except InDoubt as error:
-            self._stop(folder, error)  # the disk has failed under a log that it had opened
+            self._stop(folder, log_id, error)  # the disk has failed under a log that it had opened
         after = replicator.status.lsn, replicator.status.quarantined
         if after != before:
             self.world.tell(self.name, f"{folder.name} is replicated up to {after[0]}, {after[1]} in quarantine")
 
-    def _stop(self, folder: LogFolder, error: StratalogError) -> None:
+    def _stop(self, folder: LogFolder, log_id: uuid.UUID, error: StratalogError) -> None:
         self.world.tell(self.name, f"{folder.name} stopped: {error.message}")
         if folder.refused:
-            self.stopped.add(folder.log_id)
-        del self._replicators[folder.log_id]
+            self.stopped.add(log_id)
+        del self._replicators[log_id]
