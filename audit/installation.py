@@ -21,7 +21,7 @@ from .heads import SignedHead
 from .keys import KeyProvider
 from .proof import InclusionProof, chain_heads, newest_leaf, prove, published_heads
 from .publication import HEADS_FOLDER, open_publication
-from .sealing import Sealed, seal
+from .sealing import Sealed, recover, seal
 from .stored_tree import tenants
 from .verification import ColdFiles, TenantAudit, verify_tenant
 
@@ -39,6 +39,17 @@ def seal_all(installation: Installation, keys: KeyProvider, now_us: int, tenant:
                 sealed = seal(conn, publication, keys, name, now_us)
             if sealed is not None:
                 done.append(sealed)
+    return done
+
+
+def recover_all(installation: Installation, keys: KeyProvider, tenant: str | None = None) -> dict[str, int]:
+    """Put back leaves that a restored database lacks, from their copies; per tenant how many. See `sealing.recover`."""
+    done = {}
+    with installation.connection() as conn:
+        names = {tenant} if tenant is not None else {*_in_database(conn), *_outside(installation)}
+        for name in sorted(map(check_tenant, names)):
+            with open_publication(installation, name) as publication:
+                done[name] = recover(conn, publication, keys, name)
     return done
 
 

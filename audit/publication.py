@@ -18,15 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from stratalog.cold.bucket import Bucket
-from stratalog.cold.folder import Folder
 from stratalog.cold.installation import Installation
 from stratalog.cold.storage import Storage, open_storage, translated
-from stratalog.hot.files import FileLock, make_folder, sync_folder, write_durably
-from stratalog.schemas.errors import Corrupt, Invalid
+from stratalog.hot.files import FileLock, make_folder, sync_folder
+from stratalog.schemas.errors import Corrupt
 from stratalog.schemas.ids import check_tenant
 
 from .heads import SignedHead, decode_head
+from .leaf_files import LeafFiles
+from .storing import put_new
 
 HEADS_FOLDER = "audit/heads"
 _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{64})\.json")
@@ -119,30 +119,13 @@ class HeadStore:
         return self.read(stored)
 
 
-def put_new(storage: Storage, path: str, content: bytes) -> None:
-    """Write a file on the condition that there is none; durable when it returns, also where there was one."""
-    with translated("write", f"{storage.url}/{path}"):
-        try:
-            if isinstance(storage, Folder):
-                target = storage.root / path
-                make_folder(target.parent)
-                write_durably(target, content, mode=0o644, exclusive=True)
-            elif isinstance(storage, Bucket):
-                storage.filesystem.pipe_file(storage.url_of(path), content, mode="create")
-            else:
-                raise Invalid(f"{storage.url} cannot put on a condition", hint="use a local folder or an object store")
-        except OSError:
-            # How a store says that the object exists differs from store to store; that it exists decides.
-            if storage.entry(path) is None:
-                raise
-
-
 class Publication:
-    """Both places of one tenant."""
+    """Both places of one tenant, and the copies of its leaves."""
 
-    def __init__(self, file: HeadFile, store: HeadStore) -> None:
+    def __init__(self, file: HeadFile, store: HeadStore, leaves: LeafFiles) -> None:
         self.file = file
         self.store = store
+        self.leaves = leaves
 
     def newest(self) -> list[SignedHead]:
         """The newest head of each place; what one of them lacks of these two is added to it."""
@@ -174,6 +157,6 @@ def open_publication(installation: Installation, tenant: str) -> Iterator[Public
     storage = open_storage(settings.url or f"file://{installation.home.folder('cold')}", settings.storage_options)
     try:
         folder = installation.home.path / "audit"
-        yield Publication(HeadFile(folder, tenant), HeadStore(storage, tenant))
+        yield Publication(HeadFile(folder, tenant), HeadStore(storage, tenant), LeafFiles(storage, tenant))
     finally:
         storage.close()

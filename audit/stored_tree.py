@@ -7,7 +7,7 @@ the transaction; leaves, nodes and the tree's new size and root become visible t
 
 from __future__ import annotations
 
-import uuid
+import itertools
 from collections.abc import Iterable
 
 from stratalog.schemas.errors import Corrupt
@@ -20,9 +20,6 @@ from .tree import EMPTY_ROOT, Frontier, Node, hash_node
 LEVELS_PER_STORED = 8
 """Every so many levels the complete subtrees are stored."""
 BATCH_LEAVES = 2_000
-
-Moved = tuple[uuid.UUID, int, bytes]
-"""A trajectory, and the sequence number and hash of its head."""
 
 
 class StoredTree:
@@ -49,31 +46,35 @@ class StoredTree:
         Raises `Corrupt` where the stored nodes do not give the root that the tree was left with.
         """
         self._conn.execute(self._sql["unlimited"])
+        with self._conn.cursor("stratalog_moved", binary=True) as cursor:
+            cursor.execute(self._sql["moved"], {"tenant": self.tenant})
+            rows = iter(lambda: cursor.fetchmany(BATCH_LEAVES), [])
+            return self.append(Leaf(self.tenant, row[0], row[1], bytes(row[2])) for batch in rows for row in batch)
+
+    def append(self, leaves: Iterable[Leaf]) -> int:
+        """Append leaves; how many there were. Raises `Corrupt` as `append_moved` does."""
         frontier = Frontier.load(self, self.size)
         if frontier.root() != self.root:
             raise Corrupt(
                 f"the leaves of {self.tenant} do not give the root that its tree was left with",
                 hint="see what differs: stratalog audit verify",
             )
-        added = 0
-        with self._conn.cursor("stratalog_moved", binary=True) as cursor:
-            cursor.execute(self._sql["moved"], {"tenant": self.tenant})
-            while batch := cursor.fetchmany(BATCH_LEAVES):
-                self._append(frontier, [(row[0], row[1], bytes(row[2])) for row in batch])
-                added += len(batch)
-        if added:
+        before, coming = self.size, iter(leaves)
+        while batch := list(itertools.islice(coming, BATCH_LEAVES)):
+            self._insert(frontier, batch)
+        if frontier.size > before:
             self.size, self.root = frontier.size, frontier.root()
             values = {"tenant": self.tenant, "size": self.size, "root": self.root}
             self._conn.execute(self._sql["move_tree"], values)
-        return added
+        return frontier.size - before
 
-    def _append(self, frontier: Frontier, batch: list[Moved]) -> None:
+    def _insert(self, frontier: Frontier, batch: list[Leaf]) -> None:
         first = frontier.size
         complete: list[Node] = []
-        for trajectory_id, sequence_number, event_hash in batch:
-            leaf = Leaf(self.tenant, trajectory_id, sequence_number, event_hash)
+        for leaf in batch:
             complete += [node for node in frontier.append(leaf.hash) if is_stored(node.level)]
-        ids, sequences, hashes = (list(column) for column in zip(*batch, strict=True))
+        ids, sequences = [leaf.trajectory_id for leaf in batch], [leaf.sequence_number for leaf in batch]
+        hashes = [leaf.event_hash for leaf in batch]
         values = {"tenant": self.tenant, "first": first, "ids": ids, "sequences": sequences, "hashes": hashes}
         self._conn.execute(self._sql["insert_leaves"], values)
         if complete:
@@ -99,17 +100,13 @@ class StoredTree:
             raise Corrupt(f"{what} of {self.tenant} is missing", hint="see what differs: stratalog audit verify")
         return _fold([found[number] for number in range(first, first + width)])
 
-    def leaf(self, index: int) -> Leaf:
-        """One leaf; raises `Corrupt` where it is missing."""
-        values = {"tenant": self.tenant, "first": index, "end": index + 1}
-        row = self._conn.execute(self._sql["leaf_range"], values).fetchone()
-        if row is None:
-            raise Corrupt(f"leaf {index} of {self.tenant} is missing", hint="see what differs: stratalog audit verify")
-        return Leaf(self.tenant, row[1], row[2], bytes(row[3]))
-
-    def root_at(self, size: int) -> bytes:
-        """The root of the first `size` leaves."""
-        return Frontier.load(self, size).root()
+    def leaves(self, first: int, end: int) -> list[Leaf]:
+        """Leaves by number, `end` excluded; raises `Corrupt` where one is missing."""
+        values = {"tenant": self.tenant, "first": first, "end": end}
+        rows = self._conn.execute(self._sql["leaf_range"], values).fetchall()
+        if [row[0] for row in rows] != list(range(first, end)):
+            raise Corrupt(f"leaves of {self.tenant} are missing", hint="see what differs: stratalog audit verify")
+        return [Leaf(self.tenant, row[1], row[2], bytes(row[3])) for row in rows]
 
 
 def is_stored(level: int) -> bool:

@@ -10,10 +10,11 @@ import pytest
 from fix_audit import Audit, root_of
 from fix_s3 import S3Bucket
 
-from stratalog.audit import publication as publication_module
 from stratalog.audit import stored_tree
+from stratalog.audit.leaf_files import LeafFiles
 from stratalog.audit.publication import HeadFile, HeadStore, Publication
 from stratalog.audit.sealing import Sealed, seal
+from stratalog.audit.storing import put_new
 from stratalog.cold.bucket import Bucket
 from stratalog.cold.folder import Folder
 from stratalog.schemas import events as ev
@@ -200,8 +201,8 @@ def test_heads_go_on_under_a_new_key(audit: Audit) -> None:
 def test_a_head_in_the_storage_is_never_replaced(audit: Audit, tmp_path: Path, s3_bucket: S3Bucket) -> None:
     s3 = Bucket("s3", s3_bucket.url.removeprefix("s3://"), s3_bucket.options)
     for storage in (Folder(tmp_path / "heads"), s3):
-        publication_module.put_new(storage, "audit/heads/acme/1-x.json", b"first")
-        publication_module.put_new(storage, "audit/heads/acme/1-x.json", b"second")
+        put_new(storage, "audit/heads/acme/1-x.json", b"first")
+        put_new(storage, "audit/heads/acme/1-x.json", b"second")
         assert storage.read("audit/heads/acme/1-x.json") == b"first"
         storage.put("audit/heads/acme/1-x.json", b"third")
         assert storage.read("audit/heads/acme/1-x.json") == b"third", "the control: a plain put replaces"
@@ -210,12 +211,17 @@ def test_a_head_in_the_storage_is_never_replaced(audit: Audit, tmp_path: Path, s
 def test_heads_in_a_bucket(audit: Audit, s3_bucket: S3Bucket) -> None:
     audit.bench.task(1)
     storage = Bucket("s3", s3_bucket.url.removeprefix("s3://"), s3_bucket.options)
-    publication = Publication(HeadFile(audit.home.path / "audit", "acme"), HeadStore(storage, "acme"))
+    publication = Publication(
+        HeadFile(audit.home.path / "audit", "acme"), HeadStore(storage, "acme"), LeafFiles(storage, "acme")
+    )
     with audit.installation.connection() as conn:
         first = seal(conn, publication, audit.keys, "acme", audit.clock_us)
         audit.bench.task(2)
         second = seal(conn, publication, audit.keys, "acme", audit.clock_us)
     assert first is not None and second is not None
+    assert [entry.path for entry in storage.files("audit/leaves/acme")] == [
+        f"audit/leaves/acme/{name}.jsonl" for name in ("0-1", "1-2")
+    ]
     names = [entry.path for entry in storage.files("audit/heads/acme")]
     assert names == [
         f"audit/heads/acme/{sealed.head.tree_size}-{sealed.head.root_hash}.json" for sealed in (first, second)

@@ -131,7 +131,7 @@ def test_it_is_detected_though_the_database_agrees_with_itself(sealed: Audit, fo
     assert sealed.problems() == []
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
+@pytest.mark.parametrize("forgery", ["edit of a leaf", "truncation of the tail"])
 def test_either_place_of_the_heads_is_enough(sealed: Audit, forgery: str) -> None:
     forge, expected = FORGERIES[forgery]
     forge(sealed)

@@ -88,6 +88,29 @@ def verify(*, tenant: str | None = None, common: Common = DEFAULT) -> int:
 
 
 @audit_app.command
+def recover(*, tenant: str | None = None, common: Common = DEFAULT) -> int:
+    """Put back leaves that a restored database lacks, from the copies in the storage; they must give the signed root.
+
+    Example: `stratalog audit recover`
+
+    Parameters
+    ----------
+    tenant
+        Only this tenant.
+    """
+    _require()
+    from stratalog.audit.installation import recover_all
+
+    installation = common.installation()
+    done = recover_all(installation, open_keys(installation.home), tenant)
+    if common.json:
+        common.output.document(done)
+    else:
+        common.output.table(["tenant", "leaves put back"], [[name, count] for name, count in done.items()])
+    return 0
+
+
+@audit_app.command
 def prove(trajectory_id: uuid.UUID, /, *, common: Common = DEFAULT) -> int:
     """Print the proof that the newest sealed event of a trajectory is in the tree of a published head, as JSON.
 
