@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 import msgspec
@@ -19,7 +20,7 @@ from stratalog.schemas.codec import decode_body
 from stratalog.schemas.ids import to_us
 from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
-from stratalog.warm.streaming import stream
+from stratalog.warm.streaming import ROWS_PER_FETCH
 
 NO_RESULT = "no result"
 IN_DOUBT = {"timeout", "unknown"}
@@ -115,21 +116,22 @@ class _Found(msgspec.Struct, frozen=True):
 
 def approvals(conn: Connection, asked: Asked) -> Generator[Approval, None, None]:
     """Who approved what, and what still waits for an answer."""
-    for events in _by_trajectory(conn, asked, ("ApprovalRequested", "ApprovalResolved")):
-        waiting: dict[str, tuple[Place, ev.ApprovalRequested]] = {}
-        for found in events:
-            if isinstance(found.body, ev.ApprovalRequested):
-                waiting[found.body.approval_id or found.body.tool_call_id] = found.place, found.body
-            elif isinstance(found.body, ev.ApprovalResolved):
-                question = waiting.pop(found.body.approval_id or found.body.tool_call_id, None)
-                yield _answered(found.place, found.body, question)
-            else:
-                yield Approval(found.place, "", "", "", _unreadable(found), "", "", None, "")
-        for place, body in waiting.values():
-            yield Approval(
-                place, body.tool, body.tool_call_id, body.approval_id, "pending", "", body.reason, place.at,
-                body.expires_at,
-            )  # fmt: skip
+    with _by_trajectory(conn, asked, ("ApprovalRequested", "ApprovalResolved")) as trajectories:
+        for events in trajectories:
+            waiting: dict[str, tuple[Place, ev.ApprovalRequested]] = {}
+            for found in events:
+                if isinstance(found.body, ev.ApprovalRequested):
+                    waiting[found.body.approval_id or found.body.tool_call_id] = found.place, found.body
+                elif isinstance(found.body, ev.ApprovalResolved):
+                    question = waiting.pop(found.body.approval_id or found.body.tool_call_id, None)
+                    yield _answered(found.place, found.body, question)
+                else:
+                    yield Approval(found.place, "", "", "", _unreadable(found), "", "", None, "")
+            for place, body in waiting.values():
+                yield Approval(
+                    place, body.tool, body.tool_call_id, body.approval_id, "pending", "", body.reason, place.at,
+                    body.expires_at,
+                )  # fmt: skip
 
 
 def _answered(
@@ -153,15 +155,16 @@ def authorizations(
     conn: Connection, asked: Asked, policy_version: str | None = None
 ) -> Generator[Authorization, None, None]:
     """What was decided about each call, under any policy or one."""
-    for events in _by_trajectory(conn, asked, ("Authorized",)):
-        for found in events:
-            body = found.body
-            if isinstance(body, ev.Authorized):
-                one = Authorization(found.place, body.policy_version, body.tool, body.decision, body.reason)
-            else:
-                one = Authorization(found.place, "", "", _unreadable(found), "")
-            if policy_version is None or one.policy_version == policy_version:
-                yield one
+    with _by_trajectory(conn, asked, ("Authorized",)) as trajectories:
+        for events in trajectories:
+            for found in events:
+                body = found.body
+                if isinstance(body, ev.Authorized):
+                    one = Authorization(found.place, body.policy_version, body.tool, body.decision, body.reason)
+                else:
+                    one = Authorization(found.place, "", "", _unreadable(found), "")
+                if policy_version is None or one.policy_version == policy_version:
+                    yield one
 
 
 def tally(found: Iterable[Authorization]) -> list[PolicyUse]:
@@ -186,13 +189,14 @@ def effects(
 ) -> Generator[Effect, None, None]:
     """Every effect that was intended, on any tool or one; `reads` also those that change nothing."""
     kinds = ("Authorized", "ApprovalResolved", "ToolIntent", "ToolResult", "LateResult", "IntentSettled")
-    for events in _by_trajectory(conn, asked, kinds):
-        calls = _Calls()
-        for found in events:
-            calls.add(found)
-        for intent in calls.intents.values():
-            if (tool is None or intent.tool == tool) and (reads or intent.effect != "read"):
-                yield intent
+    with _by_trajectory(conn, asked, kinds) as trajectories:
+        for events in trajectories:
+            calls = _Calls()
+            for found in events:
+                calls.add(found)
+            for intent in calls.intents.values():
+                if (tool is None or intent.tool == tool) and (reads or intent.effect != "read"):
+                    yield intent
 
 
 def settlements(conn: Connection, asked: Asked) -> Generator[Settlement, None, None]:
@@ -203,11 +207,12 @@ def settlements(conn: Connection, asked: Asked) -> Generator[Settlement, None, N
     """
     kinds = ("ToolIntent", "ToolResult", "LateResult", "IntentSettled", "EscalationRaised", "EscalationResolved",
              "TaskFinished")  # fmt: skip
-    for events in _by_trajectory(conn, asked, kinds):
-        doubts = _Doubts()
-        for found in events:
-            doubts.add(found)
-        yield from doubts.rows()
+    with _by_trajectory(conn, asked, kinds) as trajectories:
+        for events in trajectories:
+            doubts = _Doubts()
+            for found in events:
+                doubts.add(found)
+            yield from doubts.rows()
 
 
 class _Calls:
@@ -318,13 +323,16 @@ class _Doubts:
         )
 
 
-def _by_trajectory(conn: Connection, asked: Asked, kinds: Sequence[str]) -> Iterator[list[_Found]]:
+@contextmanager
+def _by_trajectory(conn: Connection, asked: Asked, kinds: Sequence[str]) -> Iterator[Iterator[list[_Found]]]:
+    """The events of some kinds, one list per trajectory; the transaction ends with the block, however that ends."""
     parameters = {"kinds": list(kinds), "tenant": asked.tenant, "trajectory_id": asked.trajectory_id}
     with answering(), conn.transaction():
         conn.execute(statements("audit")["unlimited"])
-        rows = stream(conn, statements("audit")["events_of_kinds"], parameters)
-        for _, group in groupby(rows, key=lambda row: row[0]):
-            yield [_found(*row) for row in group]
+        with conn.cursor("stratalog_questions", binary=True) as cursor:
+            cursor.itersize = ROWS_PER_FETCH
+            cursor.execute(statements("audit")["events_of_kinds"], parameters)
+            yield ([_found(*row) for row in group] for _, group in groupby(cursor, key=lambda row: row[0]))
 
 
 def _found(

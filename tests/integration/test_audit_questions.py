@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from fix_cli import Cli
 from fix_cold import ColdBench
+from psycopg.pq import TransactionStatus
 
+from stratalog.audit import questions
 from stratalog.hot.home import Home
 from stratalog.schemas import events as ev
 
@@ -128,6 +130,22 @@ def test_answers_can_be_narrowed(asked: Cli, cold_bench: ColdBench, question: st
     assert 0 < len(narrowed) <= len(everything)
     if question != "policies":
         assert {one["place"]["trajectory_id"] for one in narrowed} == {second}
+
+
+@pytest.mark.parametrize("question", ["approvals", "authorizations", "effects", "settlements"])
+def test_an_answer_that_is_not_read_to_its_end_leaves_no_transaction(
+    asked: Cli, cold_bench: ColdBench, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", ignored.append)
+    with cold_bench.connect() as conn:
+        conn.rollback()
+        answers = getattr(questions, question)(conn, questions.Asked())
+        next(answers)
+        assert conn.info.transaction_status != TransactionStatus.IDLE
+        answers.close()
+        assert conn.info.transaction_status == TransactionStatus.IDLE
+    assert ignored == []
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
