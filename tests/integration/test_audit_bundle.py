@@ -307,6 +307,21 @@ def test_a_trajectory_that_left_warm_is_bundled_from_the_cold_tier(sealed: Audit
     assert read(tmp_path / "warm.zip")[name] == read(tmp_path / "mixed.zip")[name] == read(tmp_path / "cold.zip")[name]
 
 
+def test_events_after_the_newest_leaf_are_not_in_it(
+    sealed: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", ignored.append)
+    first, second = sealed.bench.author(0), sealed.bench.author(1)
+    events = [author.at.sequence_number + 1 for author in (first, second)]
+    for author in (first, second):
+        sealed.bench.append(author, [ev.Annotation(name=f"late {number}") for number in range(300)])
+    ids = [first.trajectory_id, second.trajectory_id]
+    checked = bundle_all(sealed.installation, sealed.keys, 1, tmp_path / "b.zip", ids)
+    assert [found["events"] for found in checked["trajectories"]] == events
+    assert ignored == []
+
+
 def test_what_is_not_sealed_or_not_what_was_sealed_is_not_bundled(sealed: Audit, tmp_path: Path) -> None:
     unsealed = sealed.bench.task(20).trajectory_id
     with pytest.raises(NotFound, match="is sealed"):
