@@ -163,9 +163,9 @@ def _fill(
         "files": writer.files,
     }
     data = json.dumps(manifest, indent=1).encode()
-    signature = keys.sign(_DOMAIN + hashlib.sha256(data).digest())
+    signature = keys.sign(records[-1].key_id, _DOMAIN + hashlib.sha256(data).digest())
     writer.add_unlisted("manifest.json", data)
-    seal = {"key_id": keys.current().key_id, "signature": signature.hex()}
+    seal = {"key_id": records[-1].key_id, "signature": signature.hex()}
     writer.add_unlisted("manifest.sig", json.dumps(seal).encode())
 
 

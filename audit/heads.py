@@ -56,11 +56,13 @@ class SignedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.encode(self) + b"\n"
 
 
-def sign_head(keys: KeyProvider, tenant: str, tree_size: int, root: bytes, timestamp_us: int) -> SignedHead:
-    """A head signed with the current key."""
-    key_id = keys.current().key_id
+def sign_head(
+    keys: KeyProvider, tenant: str, tree_size: int, root: bytes, timestamp_us: int, key_id: str = ""
+) -> SignedHead:
+    """A head signed with the current key, which may be named; raises `NotFound` where that does not sign any more."""
+    key_id = key_id or keys.current().key_id
     unsigned = SignedHead(tenant, tree_size, root.hex(), timestamp_us, key_id, "")
-    return msgspec.structs.replace(unsigned, signature=keys.sign(unsigned.signed_bytes()).hex())
+    return msgspec.structs.replace(unsigned, signature=keys.sign(key_id, unsigned.signed_bytes()).hex())
 
 
 def decode_head(data: bytes) -> SignedHead:

@@ -64,8 +64,8 @@ class KeyProvider(Protocol):
     def records(self) -> list[KeyRecord]:
         """All keys up to the current one, oldest first; each is endorsed by the one before. Raises `Corrupt`."""
 
-    def sign(self, message: bytes) -> bytes:
-        """64 bytes of Ed25519 with the current key."""
+    def sign(self, key_id: str, message: bytes) -> bytes:
+        """64 bytes of Ed25519 with this key; raises `NotFound` where it does not sign any more."""
 
     def rotate(self, created_at_us: int) -> KeyRecord:
         """Put a new key into force, endorsed by the current one; durable when it returns."""
@@ -98,9 +98,9 @@ class FolderKeys:
         check_records(found)
         return found
 
-    def sign(self, message: bytes) -> bytes:
-        """64 bytes of Ed25519 with the current key."""
-        return self._private(self.current().key_id).sign(message)
+    def sign(self, key_id: str, message: bytes) -> bytes:
+        """64 bytes of Ed25519 with this key; raises `NotFound` where it was rotated away or lost."""
+        return self._private(key_id).sign(message)
 
     def rotate(self, created_at_us: int) -> KeyRecord:
         """Put a new key into force, endorsed by the current one; the old private key is destroyed."""

@@ -57,7 +57,8 @@ def seal(conn: Connection, publication: Publication, keys: KeyProvider, tenant: 
                 return None
             covering = newest_of([head for head in published if head.tree_size == tree.size])
             # Signed before the commit, so that a key that is missing leaves nothing behind.
-            head = covering or sign_head(keys, tenant, tree.size, tree.root, now_us)
+            head = covering or sign_head(keys, tenant, tree.size, tree.root, now_us, signer.key_id)
+            check_head(head, known)
         if covering is None:
             before = newest_of(published)
             _copy_leaves(conn, publication, tenant, before.tree_size if before else 0, head.tree_size)

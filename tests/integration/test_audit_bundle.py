@@ -81,8 +81,9 @@ def write(path: Path, files: Files, keys: FolderKeys | None = None) -> Path:
         inner = {name: data for name, data in files.items() if not name.startswith("manifest.")}
         manifest["files"] = {name: hashlib.sha256(data).hexdigest() for name, data in inner.items()}
         text = json.dumps(manifest).encode()
-        signature = keys.sign(b"stratalog.audit.bundle.v1\0" + hashlib.sha256(text).digest()).hex()
-        seal = json.dumps({"key_id": keys.current().key_id, "signature": signature}).encode()
+        message = b"stratalog.audit.bundle.v1\0" + hashlib.sha256(text).digest()
+        key_id = keys.current().key_id
+        seal = json.dumps({"key_id": key_id, "signature": keys.sign(key_id, message).hex()}).encode()
         files = {**inner, "manifest.json": text, "manifest.sig": seal}
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in files.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,8 @@ import pytest
 
 from stratalog.audit import keys as module
 from stratalog.audit.heads import SignedHead, check_head, decode_head, sign_head
-from stratalog.audit.keys import FolderKeys, check_records, check_signature
-from stratalog.schemas.errors import Corrupt, Invalid, NotFound
+from stratalog.audit.keys import FolderKeys, KeyRecord, check_records, check_signature
+from stratalog.schemas.errors import Corrupt, Invalid, MissingExtra, NotFound
 
 pytestmark = pytest.mark.required_in_ci
 ROOT = bytes(range(32))
@@ -27,8 +28,8 @@ def test_the_first_key_is_made_on_first_use_and_stays(tmp_path: Path) -> None:
     assert keys.records() == []
     record = keys.current()
     assert keys_in(tmp_path).current() == record and keys.records() == [record]
-    assert check_signature(record, b"message", keys.sign(b"message"))
-    assert not check_signature(record, b"another", keys.sign(b"message"))
+    assert check_signature(record, b"message", keys.sign(record.key_id, b"message"))
+    assert not check_signature(record, b"another", keys.sign(record.key_id, b"message"))
 
 
 def test_only_the_owner_can_read_them(tmp_path: Path) -> None:
@@ -39,18 +40,20 @@ def test_only_the_owner_can_read_them(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     (folder / f"{record.key_id}.private").chmod(0o640)
     with pytest.raises(Invalid, match="read by others"):
-        keys.sign(b"message")
+        keys.sign(record.key_id, b"message")
 
 
 def test_a_rotation_keeps_old_public_keys_and_destroys_the_old_private_one(tmp_path: Path) -> None:
     keys = keys_in(tmp_path)
     first = keys.current()
-    old = keys.sign(b"message")
+    old = keys.sign(first.key_id, b"message")
     second, third = keys.rotate(2_000_000), keys.rotate(3_000_000)
     assert keys.records() == [first, second, third]
     assert keys.current() == third and third.previous == second.key_id and second.previous == first.key_id
     assert check_signature(first, b"message", old)
-    assert check_signature(third, b"message", keys.sign(b"message"))
+    assert check_signature(third, b"message", keys.sign(third.key_id, b"message"))
+    with pytest.raises(NotFound):
+        keys.sign(first.key_id, b"message")
     assert [path.stem for path in (tmp_path / "keys" / "audit").glob("*.private")] == [third.key_id]
 
 
@@ -96,7 +99,7 @@ def test_a_rotation_that_is_killed_leaves_the_old_key_in_force(
         patch.setattr(module, "write_durably", dying)
         with pytest.raises(Killed):
             keys.rotate(2)
-    assert keys.records() == [first] and keys.sign(b"x")
+    assert keys.records() == [first] and keys.sign(first.key_id, b"x")
     second = keys.rotate(3)
     assert keys.records() == [first, second]
     assert [path.stem for path in (tmp_path / "keys" / "audit").glob("*.private")] == [second.key_id]
@@ -110,19 +113,39 @@ def test_files_that_are_missing_or_damaged_say_so(tmp_path: Path) -> None:
     secret = private.read_bytes()
     private.write_bytes(secret[:-1])
     with pytest.raises(Corrupt, match="32 bytes"):
-        keys.sign(b"x")
+        keys.sign(record.key_id, b"x")
     private.write_bytes(os.urandom(32))
     with pytest.raises(Corrupt, match="another key"):
-        keys.sign(b"x")
+        keys.sign(record.key_id, b"x")
     private.unlink()
     with pytest.raises(NotFound, match="nothing can be signed"):
-        keys.sign(b"x")
+        keys.sign(record.key_id, b"x")
     (folder / f"{record.key_id}.json").write_bytes(b"{")
     with pytest.raises(Corrupt, match="damaged"):
         keys.records()
     (folder / "current").write_bytes(b"../../x")
     with pytest.raises(Corrupt, match="does not name a key"):
         keys.current()
+
+
+def test_what_is_not_installed_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(MissingExtra) as missing:
+        keys_in(tmp_path)
+    assert "stratalog[audit]" in missing.value.hint
+
+
+def test_a_rotation_between_choosing_a_key_and_signing_makes_no_false_head(tmp_path: Path) -> None:
+    keys = keys_in(tmp_path)
+
+    class Rotated(FolderKeys):
+        def current(self) -> KeyRecord:
+            record = super().current()
+            keys.rotate(2)
+            return record
+
+    with pytest.raises(NotFound, match="nothing can be signed"):
+        sign_head(Rotated(tmp_path / "keys" / "audit", 1), "acme", 7, ROOT, 1)
 
 
 def test_a_head_is_signed_whole(tmp_path: Path) -> None:
