@@ -173,8 +173,11 @@ class Catalog:
         """Make the catalog's schema and the table, where they are missing."""
         with self._created() as catalog:
             catalog.create_namespace_if_not_exists(TABLE[0])
+            # To create a table that is there already would leave its first metadata file behind, each time.
+            if catalog.table_exists(TABLE):
+                return
             schema = iceberg_schema()
-            catalog.create_table_if_not_exists(
+            catalog.create_table(
                 TABLE,
                 schema,
                 location=f"{self._lake.url}/iceberg/{TABLE[1]}",
@@ -188,7 +191,7 @@ class Catalog:
 
     def files(self) -> list[RunFile]:
         """The data files of the current snapshot, sorted by URL."""
-        with _reading():
+        with reading_metadata():
             table = self._table()
             snapshot = table.current_snapshot() if table is not None else None
             return [] if table is None or snapshot is None else self._files_of(table, snapshot)
@@ -199,13 +202,13 @@ class Catalog:
 
     def run_totals(self, run_id: str) -> RunTotals | None:
         """What the run added, or `None` if it has not been committed."""
-        with _reading():
+        with reading_metadata():
             table = self._table()
             return None if table is None else _totals(table, run_id)
 
     def run_files(self, run_id: str) -> list[RunFile]:
         """The files that the run added, sorted by URL; empty if it has not been committed."""
-        with _reading():
+        with reading_metadata():
             table = self._table()
             snapshot = None if table is None else _snapshot_of(table, run_id)
             return [] if table is None or snapshot is None else self._files_of(table, snapshot, added=True)
@@ -233,6 +236,23 @@ class Catalog:
         if committed is None:
             raise Unavailable(f"the commit of run {run_id} is not in the catalog", hint="run the same command again")
         return committed
+
+    def table(self) -> Table | None:
+        """The table as the catalog has it now, for maintenance; `None` before the first commit."""
+        with reading_metadata():
+            return self._table()
+
+    def path_of(self, recorded: str) -> str:
+        """The path in the lake of a file that the metadata names; raises `Invalid` for one that is elsewhere."""
+        return self._lake.path_of(moved(recorded, self._recorded_root, self._lake.url))
+
+    def expire(self, table: Table, snapshot_ids: list[int]) -> None:
+        """Take snapshots out of the table's history by one commit, which does not remove a single byte.
+
+        Raises `Unavailable` where somebody else has committed since `table` was read.
+        """
+        with _translated():
+            table.maintenance.expire_snapshots().by_ids(snapshot_ids).commit()
 
     def _table(self) -> Table | None:
         if self._opened is None:
@@ -312,7 +332,7 @@ def _totals(table: Table, run_id: str) -> RunTotals | None:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def reading_metadata() -> Iterator[None]:
     """Metadata that cannot be understood is damaged: PyIceberg has no error of its own for that."""
     try:
         with _translated():

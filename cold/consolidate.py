@@ -14,12 +14,15 @@ problem, and stays unmarked, so the next run looks at it again.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from types import TracebackType
 
 import msgspec
+import psycopg
 import uuid_utils
 
 from stratalog.schemas.errors import Conflict, Corrupt, Invalid, Locked, Unavailable
@@ -124,8 +127,11 @@ class Consolidation:
     ) -> None:
         conn, self._open = self._open, None
         if conn is not None:
-            # Closing the session releases the lock, also when the connection is broken.
-            conn.close()
+            # Closing the session releases the lock, also when the connection is broken, but a moment later: whoever
+            # comes next would be refused.
+            with closing(conn), contextlib.suppress(psycopg.Error):
+                conn.rollback()
+                conn.execute(_SQL["unlock"])
 
     @property
     def _conn(self) -> Connection:

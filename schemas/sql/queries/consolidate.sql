@@ -5,6 +5,10 @@
 -- One consolidation at a time in a database; the lock ends with the session, however that ends.
 SELECT pg_try_advisory_lock(hashtextextended('stratalog.consolidate', 0));
 
+-- name: unlock
+-- Give the lock back at once.
+SELECT pg_advisory_unlock(hashtextextended('stratalog.consolidate', 0));
+
 -- name: still_locked
 -- Whether this session holds the lock.
 SELECT EXISTS (

@@ -47,3 +47,15 @@ SELECT d.day::date,
             WHERE r.state = 'marked' AND (r.finished_at AT TIME ZONE 'UTC')::date = d.day::date), 0)::bigint
 FROM generate_series(%(today)s::date - %(days)s::integer + 1, %(today)s::date, interval '1 day') AS d(day)
 ORDER BY d.day;
+
+-- name: open_plans
+-- How many consolidations are planned and not marked.
+SELECT count(*) FROM consolidation_runs WHERE state = 'planned';
+
+-- name: marked_runs
+-- Those of some runs whose trajectories are marked: nobody looks for their snapshots any more.
+SELECT run_id::text FROM consolidation_runs WHERE state = 'marked' AND run_id::text = ANY (%(run_ids)s::text[]);
+
+-- name: known_runs
+-- Those of some runs that were ever planned in this database.
+SELECT run_id::text FROM consolidation_runs WHERE run_id::text = ANY (%(run_ids)s::text[]);

@@ -13,7 +13,7 @@ from stratalog.schemas.errors import Invalid
 from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
-from .output import Output, human_bytes
+from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 if TYPE_CHECKING:
@@ -62,6 +62,37 @@ def show(*, days: int = 7, plot: Path | None = None, common: Common = DEFAULT) -
     _show_growth(usage, prices, common.output)
     if plot is not None:
         common.output.note(f"drawn into {sanitise(str(plot))}")
+    return 0
+
+
+@storage_app.command
+def expire(*, older_than: str = "7d", dry_run: bool = False, common: Common = DEFAULT) -> int:
+    """Forget old snapshots of the cold table and delete the bytes that only they needed; also what crashes have left.
+
+    Example: `stratalog storage expire --older-than 30d --dry-run`
+
+    Parameters
+    ----------
+    older_than
+        How long ago a snapshot must have been replaced; at least 1h.
+    dry_run
+        Only say what would go.
+    """
+    require_cold()
+    from stratalog.cold.expiry import expire as expire_snapshots
+
+    with common.installation().tiers() as tiers:
+        done = expire_snapshots(tiers, older_than, dry_run=dry_run)
+    if common.json:
+        common.output.document({**msgspec.to_builtins(done), "dry_run": dry_run})
+        return 0
+    files = done.metadata_files + done.data_files
+    common.output.line(
+        f"{counted(len(done.snapshots), 'snapshot')} {'would expire' if dry_run else 'expired'}, "
+        f"{human_bytes(done.bytes)} in {counted(files, 'file')} {'would be' if dry_run else 'were'} deleted"
+    )
+    for path in done.unknown:
+        common.output.note(f"left alone: {sanitise(path)}, which no snapshot names and which may not be ours")
     return 0
 
 
