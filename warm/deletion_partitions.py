@@ -104,6 +104,7 @@ def move(conn: Connection, name: str, now: dt.datetime) -> None:
         lock_out_holds(conn)
         conn.execute(sql["lock_heads_in"], values)
         conn.execute(sql["start_in"], values)
+        conn.execute(sql["join_by_hash"])
         conn.execute(sql["move_stragglers"], values)
         conn.execute(sql["stray_heads_in"], values)
         conn.execute(sql["moved"], values)
@@ -170,6 +171,7 @@ def drop(conn: Connection, name: str, tally: Tally) -> None:
         held = conn.execute(sql["held"], {"ids": [deletion_id for deletion_id, _ in started]}).fetchall()
         if held:
             cancel(conn, [(deletion_id, reason) for deletion_id, reason, _, _ in held])
+        conn.execute(sql["join_by_hash"])
         conn.execute(sql["drop_partition"], values)
         conn.execute(sql["mark_heads_in"], values)
         done = conn.execute(sql["finish_in"], values).fetchall()

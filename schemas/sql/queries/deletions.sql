@@ -119,6 +119,10 @@ WHERE d.trajectory_id = s.trajectory_id AND d.state = 'planned' AND NOT r.stray
   AND r.version = d.version AND r.policy = d.policy AND r.warm_at <= %(now)s
   AND r.obstacle IS NULL AND r.matters IS NULL;
 
+-- name: join_by_hash
+-- Rows that were written just now have no statistics: without this, each event would be compared with each deletion.
+SET LOCAL enable_nestloop = off;
+
 -- name: move_stragglers
 -- Everything else in the partition goes to the table for strays.
 WITH bounds AS MATERIALIZED (
