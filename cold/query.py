@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -27,12 +28,14 @@ from stratalog.schemas.errors import Corrupt, Invalid, MissingExtra, NotFound, S
 
 from .bucket import open_filesystem
 from .filesystem import StatelessFileSystem
-from .snapshot import snapshot_files
+from .pins import PIN_S_MAX, pinned_snapshot
 from .storage import LOCAL_SCHEMES, STORE_HINT, split_url
 from .views import VIEWS, literal, view_statements
 
 ROWS_MAX = 100_000
 """The most rows that `run_sql` returns at once."""
+READER = "stratalog.cold.connect"
+"""How a connection is called in the list of pins."""
 _FETCH_ROWS = 1_000
 _STORAGE_ERRORS = {kind.__name__: kind for kind in (Unavailable, NotFound, Invalid)}
 _FROM_STORAGE = re.compile(rf"^({'|'.join(_STORAGE_ERRORS)}): (.+)$", re.MULTILINE)
@@ -48,19 +51,30 @@ def connect(
     *,
     files: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    pin_s: float = PIN_S_MAX,
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the views over the current snapshot of `home`, or over `files` (URLs).
 
-    Without `home` it is `STRATALOG_HOME`, or `./.stratalog`. `storage_options` are for `files` in an object store.
-    Raises `HomeMissing`, `Unavailable`, `MissingExtra`.
+    Without `home` it is `STRATALOG_HOME`, or `./.stratalog`. The snapshot of a home is pinned (see `pins.py`) while the
+    connection object is there, for `pin_s` at most; 0 does without. `storage_options` are for `files` in an object
+    store. Raises `HomeMissing`, `Unavailable`, `MissingExtra`, and `Invalid` where the role may not pin.
     """
-    if files is None:
-        if not isinstance(home, Home):
-            home = Home.open(home or os.environ.get("STRATALOG_HOME") or ".stratalog")
-        files = snapshot_files(home)
-        storage_options = home.settings.cold.storage_options
     spill = Path(tempfile.gettempdir()) / f"stratalog-duckdb-{os.getuid()}-{os.getpid()}"
-    return open_views(files, storage_options or {}, config={"temp_directory": str(spill)})
+    config = {"temp_directory": str(spill)}
+    if files is not None:
+        return open_views(files, storage_options or {}, config=config)
+    if not isinstance(home, Home):
+        home = Home.open(home or os.environ.get("STRATALOG_HOME") or ".stratalog")
+    with contextlib.ExitStack() as pinned:
+        snapshot = pinned.enter_context(pinned_snapshot(home, READER, pin_s))
+        connection = open_views(snapshot.files, home.settings.cold.storage_options, config=config)
+        weakref.finalize(connection, _release, pinned.pop_all(), os.getpid())
+    return connection
+
+
+def _release(pinned: contextlib.ExitStack, owner: int) -> None:
+    if os.getpid() == owner:  # a fork has a copy of the object, but neither the session nor the server
+        pinned.close()
 
 
 def open_views(

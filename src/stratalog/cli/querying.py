@@ -24,6 +24,7 @@ def sql(
     seconds: float = 30.0,
     memory_mb: int = 1024,
     rows: int = 10_000,
+    no_pin: Annotated[bool, Parameter(negative="")] = False,
     common: Common = DEFAULT,
 ) -> int:
     """Ask the cold tier in SQL (DuckDB): the views are trajectories, messages, tool_calls and events.
@@ -46,6 +47,8 @@ def sql(
         With --untrusted: how much memory it may use.
     rows
         With --untrusted: how many rows it may give.
+    no_pin
+        Do not keep the files of the snapshot from being replaced meanwhile; for roles that may only read.
     """
     from stratalog.cold.installation import require_cold
 
@@ -57,13 +60,19 @@ def sql(
     if query is None:
         raise Usage("there is no query", hint='write one: stratalog sql "select count(*) from trajectories"')
     if untrusted:
-        found = _ask_untrusted(common, query, tenant, seconds=seconds, memory_mb=memory_mb, rows_max=rows)
+        limits = {"seconds": seconds, "memory_mb": memory_mb, "rows_max": rows}
+        found = _ask_untrusted(common, query, tenant, limits, pin=not no_pin)
     else:
-        from stratalog.cold.query import connect, run_sql
-
-        with connect(common.open_home()) as connection:
-            found = run_sql(connection, query)
+        found = _ask(common, query, pin=not no_pin)
     return _show(common, found)
+
+
+def _ask(common: Common, query: str, *, pin: bool) -> list[dict[str, Any]]:
+    from stratalog.cold.pins import PIN_S_MAX
+    from stratalog.cold.query import connect, run_sql
+
+    with connect(common.open_home(), pin_s=PIN_S_MAX if pin else 0) as connection:
+        return run_sql(connection, query)
 
 
 def _init(common: Common) -> int:
@@ -79,13 +88,18 @@ def _init(common: Common) -> int:
     return 0
 
 
-def _ask_untrusted(common: Common, query: str, tenant: str | None, **limits: Any) -> list[dict[str, Any]]:
-    from stratalog.cold.snapshot import snapshot_files
-    from stratalog.cold.untrusted import Limits, ask_untrusted
+def _ask_untrusted(
+    common: Common, query: str, tenant: str | None, limits: dict[str, Any], *, pin: bool
+) -> list[dict[str, Any]]:
+    from stratalog.cold.pins import PIN_S_MAX, pinned_snapshot
+    from stratalog.cold.untrusted import START_S, Limits, ask_untrusted
 
     home = common.open_home()
+    allowed = Limits(**limits)
     options = home.settings.cold.storage_options
-    return ask_untrusted(snapshot_files(home), query, tenant=tenant, limits=Limits(**limits), storage_options=options)
+    seconds = min(PIN_S_MAX, allowed.seconds + START_S) if pin else 0
+    with pinned_snapshot(home, "stratalog sql --untrusted", seconds) as snapshot:
+        return ask_untrusted(snapshot.files, query, tenant=tenant, limits=allowed, storage_options=options)
 
 
 def _show(common: Common, found: list[dict[str, Any]]) -> int:
