@@ -20,6 +20,8 @@ from .proof import InclusionProof
 
 EVENTS_SHOWN = 2_000
 TEXT_SHOWN = 300
+_DAY_US = 86_400_000_000
+"""Sources without any time begin at 1970-01-01."""
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -85,7 +87,7 @@ class Report:
             "<!doctype html>",
             f'<html lang="en"><head><meta charset="utf-8"><title>Evidence</title>'
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style></head><body>',
-            f"<h1>Evidence of {len(self._shown)} trajectories</h1>",
+            f"<h1>Evidence: {len(self._shown)} {'trajectory' if len(self._shown) == 1 else 'trajectories'}</h1>",
             f"<p>Made {moment(self._created_at_us)} UTC. Check it with <code>python3 checker.py BUNDLE.zip</code>; "
             f"this page proves nothing by itself. The first key is <code>{escaped(self._first_key)}</code>: compare it "
             "with the one that you were given on another way.</p>",
@@ -110,7 +112,7 @@ class Report:
                 shown.proof.trajectory_id,
                 shown.proof.tenant,
                 str(shown.count),
-                f"{moment(shown.first_us or 0)} to {moment(shown.last_us)}",
+                "undated" if shown.last_us < _DAY_US else f"{moment(shown.first_us or 0)} to {moment(shown.last_us)}",
                 shown.proof.event_hash,
                 f"{shown.proof.leaf_index} of {shown.proof.head.tree_size}",
                 moment(shown.proof.head.timestamp),
