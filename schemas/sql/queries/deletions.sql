@@ -100,6 +100,10 @@ SELECT count(*) FROM (
     AND t.trajectory_id < uuid7_floor(p.upper::timestamp AT TIME ZONE 'UTC')
   ORDER BY t.trajectory_id FOR UPDATE OF t) AS locked;
 
+-- name: join_by_hash
+-- Rows that were written just now have no statistics: without this, each event would be compared with each deletion.
+SET LOCAL enable_nestloop = off;
+
 -- name: start_in
 -- The deletions that leave with a partition: planned, judged again, and of trajectories whose rows lie in it.
 WITH bounds AS MATERIALIZED (
@@ -118,10 +122,6 @@ FROM sizes s JOIN retention_decisions r USING (trajectory_id)
 WHERE d.trajectory_id = s.trajectory_id AND d.state = 'planned' AND NOT r.stray
   AND r.version = d.version AND r.policy = d.policy AND r.warm_at <= %(now)s
   AND r.obstacle IS NULL AND r.matters IS NULL;
-
--- name: join_by_hash
--- Rows that were written just now have no statistics: without this, each event would be compared with each deletion.
-SET LOCAL enable_nestloop = off;
 
 -- name: move_stragglers
 -- Everything else in the partition goes to the table for strays.
