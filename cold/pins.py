@@ -100,6 +100,11 @@ def live(conn: Connection) -> list[Pin]:
         return [Pin(*row) for row in conn.execute(_SQL["live"]).fetchall()]
 
 
+def pinned_snapshots(conn: Connection) -> frozenset[int]:
+    """The ids of the snapshots that somebody reads; who has just come and names none yet reads the current one."""
+    return frozenset(pin.snapshot_id for pin in live(conn) if pin.snapshot_id is not None)
+
+
 def oldest(conn: Connection) -> Pin | None:
     """The pin that has held for longest, or `None`."""
     return next(iter(live(conn)), None)

@@ -80,6 +80,8 @@ def check_statement(connection: duckdb.DuckDBPyConnection, text: str) -> None:
     """Raise `Invalid` unless `text` is one statement as described above; `connection` only parses it."""
     if len(text.encode("utf-8", "replace")) > STATEMENT_BYTES_MAX:
         raise Invalid(f"the statement has more than {STATEMENT_BYTES_MAX} bytes", hint=_HINT)
+    if "\0" in text:
+        raise Invalid("the statement has a NUL byte, where some take it for its end", hint=_HINT)
     statement = _parse(connection, text)
     own = {name.lower() for name in _with_names(statement)}
     known = {row[0].lower() for row in connection.execute("SELECT view_name FROM duckdb_views()").fetchall()}

@@ -158,6 +158,8 @@ def test_a_job_does_not_wait_for_readers_of_the_new_snapshot(connected: Connect)
     assert [pin.pin_id for pin in pins.wait_for(job, seconds_max=0, reading=8)] == [pin_id]
     pins.set_snapshot(other, pins.take(other, "reads 6"), 6)
     assert [pin.reader for pin in pins.wait_for(job, seconds_max=0, reading=7)] == ["reads 6"]
+    pins.take(other, "has just come")
+    assert pins.pinned_snapshots(job) == {6, 7}
 
 
 def test_waiting_is_bounded_and_says_for_whom_it_was(connected: Connect) -> None:

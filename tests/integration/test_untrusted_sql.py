@@ -276,7 +276,27 @@ def test_an_answer_that_is_too_long_is_refused(snapshot: Snapshot) -> None:
         ask_untrusted(snapshot.files, "SELECT repeat('x', 6000) AS x", limits=Limits(result_bytes_max=5000))
 
 
-@pytest.mark.parametrize("statement", ["", ";", "SELEC 1", "SELECT " + "abs(" * 5000 + "1" + ")" * 5000, "x" * 200_000])
+def test_values_of_all_kinds_arrive_as_on_the_open_connection(snapshot: Snapshot) -> None:
+    query = """SELECT 'nan'::DOUBLE AS nan, 170141183460469231731687303715884105727::HUGEINT AS huge,
+      '\\xAB'::BLOB AS b,
+      '2026-01-02 03:04:05+00'::TIMESTAMPTZ AS t, {'x': [1, NULL]} AS s, MAP {1: true} AS m, 1 AS a, 2 AS a,
+      '{"k": "\\u00e9"}'::JSON AS j, chr(27) || 'ü' AS text, uuid '0198c0de-0000-7000-8000-000000000000' AS id"""
+    assert ask_untrusted(snapshot.files, query) == run_sql(connect(files=[]), query)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "",
+        ";",
+        "SELEC 1",
+        "SELECT 1\0",
+        "SELECT '\ud800'",
+        "SELECT $1",
+        "SELECT " + "abs(" * 5000 + "1" + ")" * 5000,
+        "x" * 200_000,
+    ],
+)
 def test_nonsense_is_an_error_of_ours(snapshot: Snapshot, statement: str) -> None:
     with pytest.raises(Invalid):
         ask_untrusted(snapshot.files, statement)
