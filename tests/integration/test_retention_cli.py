@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,21 @@ def test_from_no_policy_to_rows_that_have_gone(kept: Cli) -> None:
     assert kept.json("sql", "select count(*) n from events") == [{"n": line["events"]}]
     assert kept.json("import", SESSION)["appended"] == 0
     assert kept.json("sidecar", "--once")["quarantined"] == 0
+
+
+@pytest.mark.parametrize("step", ["move", "detach", "drop"])
+def test_a_killed_command_is_finished_by_the_next(kept: Cli, step: str) -> None:
+    write(kept, '[[policy]]\nname = "all"\nwarm = "0d"\n')
+    kept.json("retention", "load")
+    prelude = (
+        "import os, signal\nfrom stratalog.warm import deletion_partitions\n"
+        f"deletion_partitions.{step} = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert kept.process("retention", "apply", prelude=prelude).code == -signal.SIGKILL
+    assert kept.json("verify")["ok"] is True
+    done = kept.json("retention", "apply")
+    assert done["trajectories"] == 1 and len(done["partitions"]) == 1
+    assert kept.json("verify")["ok"] is True
 
 
 @pytest.mark.parametrize(
