@@ -112,7 +112,8 @@ def report(parts: dict[str, Part], machine: Machine) -> str:
     runs = parts["crash-points"].now().runs
     lines += ["", f"All points of a workload were passed {runs} times (there are twelve: three workloads, four ways)."]
     for name, part in parts.items():
-        lines += [f"\nFailures of {name}:\n", *(f"- {failure}" for failure in part.failures)] if part.failures else []
+        for title, found in (("Failures of", part.failures), ("Failed before, and is good since:", part.cured)):
+            lines += [f"\n{title} {name}\n", *(f"- {failure}" for failure in found)] if found else []
     lines += ["", machine_text(machine), f"Written on {time.strftime('%Y-%m-%d')}.", ""]
     return "\n".join(lines)
 

@@ -68,7 +68,8 @@ class Engine:
         self.contents = Contents(store)
         self._lock_file = lock
         if marks is None and folder is not None:
-            marks = MarkFile(folder / "HEAD", str(log_id)), MarkFile(folder / "REPLICATED", str(log_id))
+            replicated = MarkFile(folder / "REPLICATED", str(log_id), synced=True)
+            marks = MarkFile(folder / "HEAD", str(log_id)), replicated
         self._head = marks[0] if marks else None
         self._replicated_mark = marks[1] if marks else None
         recovered: Recovered = recover(store, marks or ())

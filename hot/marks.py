@@ -54,10 +54,11 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MarkFile:
-    """HEAD or REPLICATED of one log."""
+    """HEAD or REPLICATED of one log; `synced` says that it is never written without a sync."""
 
-    def __init__(self, path: Path, log_id: str) -> None:
+    def __init__(self, path: Path, log_id: str, *, synced: bool = False) -> None:
         self.path = path
+        self._synced = synced
         self._log_id = log_id
         self._written_at = 0.0
         self.written_lsn = 0
@@ -65,10 +66,11 @@ class MarkFile:
     def read(self) -> Mark | None:
         """The mark, `None` where there is none; raises `OpenRefused` for a damaged file or one of another log.
 
-        An empty file is none: what was written without a sync may have lost its content with the power.
+        What was written without a sync may have lost its content with the power: an empty file is none, and so is one
+        of zeros, which is what a file system shows whose size reached the disk before the content.
         """
         content = self._load()
-        if not content:
+        if not content or not (self._synced or content.strip(b"\0")):
             return None
         try:
             mark = msgspec.json.decode(content, type=Mark)

@@ -36,6 +36,8 @@ class Part(msgspec.Struct):
     """The next crash point of the workload that `seed` names."""
     counts: dict[str, Count] = {}
     failures: list[str] = []
+    cured: list[str] = []
+    """Failures that did not show again when they were replayed with later code or a corrected simulation."""
 
     def now(self) -> Count:
         """The count with the present code."""
@@ -53,6 +55,15 @@ class Part(msgspec.Struct):
         """Note what went wrong."""
         self.now().failures += len(failures)
         self.failures = [*self.failures, *failures][:FAILURES_KEPT_MAX]
+
+    def cure(self, failure: str) -> None:
+        """A failure is none any more, in any version's count: what it showed has been corrected."""
+        self.failures.remove(failure)
+        self.cured.append(failure)
+        for count in reversed(self.counts.values()):
+            if count.failures:
+                count.failures -= 1
+                return
 
 
 @functools.cache

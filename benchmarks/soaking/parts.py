@@ -20,17 +20,23 @@ from crash.workloads import WORKLOADS
 
 from .counts import ROOT, Part, load, save
 
+RUN_SIMULATION = ROOT / "tests" / "simulation" / "run.py"
 BATCH = 50
 SIMULATION_BATCH_S = 60.0
 COMBINATIONS = [(workload, way) for workload in WORKLOADS for way in WAYS]
 
 
 def simulate(deadline: float, folder: Path) -> None:
-    """Seeds of the simulation, one after the other."""
+    """What failed before, again; then seeds of the simulation, one after the other."""
     part = load("simulation")
+    for failure in list(part.failures):
+        again = [sys.executable, RUN_SIMULATION, "--seed", str(json.loads(failure)["seed"])]
+        if subprocess.run(again, capture_output=True, check=False).returncode == 0:
+            part.cure(failure)
+            save("simulation", part)
     while (left_s := deadline - time.monotonic()) > 1:
         seconds = min(SIMULATION_BATCH_S, left_s)
-        command = [sys.executable, ROOT / "tests/simulation/run.py", "--seconds", f"{seconds:.0f}"]
+        command = [sys.executable, RUN_SIMULATION, "--seconds", f"{seconds:.0f}"]
         ended = subprocess.run(
             [*command, "--seed", str(part.seed)], capture_output=True, text=True, timeout=seconds * 3 + 60, check=False
         )
@@ -112,7 +118,7 @@ PARTS: dict[str, Callable[[float, Path], None]] = {
 def why_not(name: str) -> str:
     """Why a part cannot run here; empty where it can."""
     if name == "simulation":
-        return "" if (ROOT / "tests/simulation/run.py").exists() else "there is no simulation"
+        return "" if RUN_SIMULATION.exists() else "there is no simulation"
     if name == "crash-points":
         return loop.why_not() or shim.why_not()
     if name == "power-losses":

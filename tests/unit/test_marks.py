@@ -41,15 +41,20 @@ def test_every_changed_bit_is_found(tmp_path: Path) -> None:
         mark.path.write_bytes(written[:length])
         with pytest.raises(OpenRefused):
             mark.read()
-    mark.path.write_bytes(bytes(len(written)))
-    with pytest.raises(OpenRefused):
-        mark.read()
 
 
-def test_a_file_that_lost_its_content_with_the_power_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", bytes(1), bytes(200)])
+def test_a_file_that_lost_its_content_with_the_power_says_nothing(tmp_path: Path, content: bytes) -> None:
     mark = MarkFile(tmp_path / "HEAD", "log")
-    mark.path.touch()
+    mark.path.write_bytes(content)
     assert mark.read() is None
+
+
+def test_one_that_was_synced_cannot_have_lost_its_content_with_the_power(tmp_path: Path) -> None:
+    mark = MarkFile(tmp_path / "REPLICATED", "log", synced=True)
+    mark.path.write_bytes(bytes(200))
+    with pytest.raises(OpenRefused, match="damaged"):
+        mark.read()
 
 
 def test_a_mark_of_another_log_is_refused(tmp_path: Path) -> None:
