@@ -227,9 +227,10 @@ def _link_before(conn: Connection, known: TrajectoryHead, sequence: int) -> Link
 
 def _gone(known: TrajectoryHead, sequence: int) -> Corrupt | NotFound:
     if sequence <= known.consolidated.sequence_number:
+        query = f"select * from events where trajectory_id = '{known.trajectory_id}'"
         return NotFound(
             f"event {sequence} of {known.trajectory_id} has left the warm tier",
-            hint="read it from the cold tier: stratalog trajectory show",
+            hint=f'ask the cold tier: stratalog sql "{query}"',
         )
     if sequence > known.head.sequence_number:
         return NotFound(f"trajectory {known.trajectory_id} ends at event {known.head.sequence_number}")

@@ -69,6 +69,8 @@ def test_from_no_policy_to_rows_that_have_gone(kept: Cli) -> None:
     (listed,) = kept.json("trajectory", "list")
     assert listed["events"] == line["events"]
     assert kept.json("sql", "select count(*) n from events") == [{"n": line["events"]}]
+    hint = kept.json("trajectory", "show", listed["trajectory_id"], code=1)["error"]["hint"]
+    assert len(kept.json("sql", hint.split('"')[1])) == line["events"], "the hint is a command that finds it"
     assert kept.json("import", SESSION)["appended"] == 0
     assert kept.json("sidecar", "--once")["quarantined"] == 0
 
