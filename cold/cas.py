@@ -52,6 +52,18 @@ class FsContentStore:
         """Whether the content is there (not verified)."""
         return self._storage.entry(_path(tenant, sha256)) is not None
 
+    def delete_unused(self, tenant: str, sha256: str, before_s: float) -> bool:
+        """Delete content that was last put before a time (seconds since 1970); returns whether it is gone.
+
+        Only for the sweep, which keeps those who put the same content at the same time away; see `sweep.py`.
+        """
+        path = _path(tenant, sha256)
+        entry = self._storage.entry(path)
+        if entry is not None and entry.modified_s >= before_s:
+            return False
+        self._storage.delete(path)
+        return True
+
     def digests(self, tenant: str) -> Iterator[str]:
         """The digests stored for a tenant, sorted; files of other names are passed over."""
         for entry in self.entries(tenant):

@@ -29,6 +29,7 @@ from stratalog.schemas.settings import duration_us
 from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
 
+from . import pins
 from .catalog import RUN_ID, TABLE
 from .installation import Tiers
 from .lake import Lake
@@ -64,7 +65,9 @@ def expire(
     now: dt.datetime | None = None,
     pinned: frozenset[int] = frozenset(),
 ) -> Expired:
-    """Expire what has been old for `older_than`, then delete its bytes; `pinned` snapshots stay whole.
+    """Expire what has been old for `older_than`, then delete its bytes.
+
+    Snapshots that readers have pinned, and those of `pinned`, stay whole.
 
     Raises `Locked` while a consolidation runs, `Conflict` while a plan is open, `Invalid` for a duration that is none
     or too short, `Unavailable` where Postgres or the storage do not answer: the same call goes on from there.
@@ -76,7 +79,9 @@ def expire(
         table = tiers.catalog.table()
         if table is None:
             return Expired()
-        going = _expirable(conn, table, cutoff, pinned)
+        # A reader that pins from now on finds the current snapshot: nobody else can commit.
+        read = {pin.snapshot_id for pin in pins.live(conn) if pin.snapshot_id is not None}
+        going = _expirable(conn, table, cutoff, pinned | read)
         stays = [snapshot for snapshot in table.metadata.snapshots if snapshot not in going]
         # What stays must be readable before anything goes.
         keep = named_by(tiers.catalog, table, stays)

@@ -27,6 +27,7 @@ from stratalog.schemas.events import TaskStarted
 from stratalog.schemas.protocols import ContentStore
 from stratalog.schemas.settings import WarmSettings
 
+from .condemned import spare
 from .database import Connection, connect
 from .ingest import Ingested, ingest, inherit_cursor, read_cursor
 from .quarantine import open_lsns
@@ -187,7 +188,7 @@ class Replicator:
                 f"the log {self._log_id} begins at LSN {first}, but Postgres has it only up to {cursor.lsn}",
                 hint="Postgres was restored from a backup older than what the log has forgotten",
             )
-        blobs = self._upload(events)
+        blobs = self._upload(conn, events)
         self._publish_import_keys(conn, events)
         done = ingest(conn, self._log_id, events)
         status = self.status
@@ -201,7 +202,7 @@ class Replicator:
             self.trajectories |= done.trajectories
         return done
 
-    def _upload(self, events: Sequence[LogEvent]) -> int:
+    def _upload(self, conn: Connection, events: Sequence[LogEvent]) -> int:
         """Put the content of these events where the events say; returns how many pieces. All or it raises."""
         pieces = {
             (event.envelope.header.tenant, ref.sha256): (ref, content)
@@ -210,6 +211,8 @@ class Replicator:
         }
         if not pieces:
             return 0
+        # First, so that no sweep deletes what is there already and only looked at.
+        spare(conn, pieces)
         calls: list[tuple[Any, ...]] = [(tenant, *piece) for (tenant, _), piece in pieces.items()]
         try:
             list(self._uploads.map(lambda call: self._contents.put(*call), calls))

@@ -14,7 +14,7 @@ import pytest
 from fix_cli import Cli
 from fix_cold import ColdBench
 
-from stratalog.cold import expiry
+from stratalog.cold import expiry, pins
 from stratalog.cold.catalog import Catalog
 from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
@@ -134,6 +134,18 @@ def test_pinned_snapshots_stay_whole(cold_bench: ColdBench) -> None:
     table = cold_bench.catalog.table()
     assert table is not None
     assert len(table.scan(snapshot_id=pinned).to_arrow()) > 0
+
+
+def test_what_a_reader_has_pinned_stays_until_it_has_gone(cold_bench: ColdBench) -> None:
+    fill(cold_bench)
+    first = snapshots(cold_bench)[0]
+    with cold_bench.connect() as conn:
+        conn.rollback()
+        pin = pins.take(conn, "a test")
+        pins.set_snapshot(conn, pin, first)
+        assert first not in expired(cold_bench).snapshots and first in snapshots(cold_bench)
+        pins.release(conn, pin)
+    assert expired(cold_bench).snapshots == (first,)
 
 
 def test_nothing_while_a_plan_is_open_or_a_consolidation_runs(cold_bench: ColdBench) -> None:

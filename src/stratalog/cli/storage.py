@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,36 @@ def expire(*, older_than: str = "7d", dry_run: bool = False, common: Common = DE
     )
     for path in done.unknown:
         common.output.note(f"left alone: {sanitise(path)}, which no snapshot names and which may not be ours")
+    return 0
+
+
+@storage_app.command
+def sweep(*, grace: str = "24h", dry_run: bool = False, common: Common = DEFAULT) -> int:
+    """Delete content that no event refers to: one sweep condemns it, one after the grace looks again and deletes it.
+
+    Example: `stratalog storage sweep`
+
+    Parameters
+    ----------
+    grace
+        How long content must have been condemned; longer than any sidecar takes for a batch, at least 1h.
+    dry_run
+        Only count.
+    """
+    require_cold()
+    from stratalog.cold.sweep import sweep as sweep_content
+
+    installation = common.installation()
+    with installation.tiers() as tiers, closing(installation.content_store()) as store:
+        done = sweep_content(tiers, store, grace, dry_run=dry_run)
+    if common.json:
+        common.output.document({**msgspec.to_builtins(done), "dry_run": dry_run})
+        return 0
+    common.output.line(
+        f"{counted(done.deleted, 'piece')} of content {'would be' if dry_run else 'were'} deleted "
+        f"({human_bytes(done.bytes)}), {done.condemned:,} {'would be ' if dry_run else ''}condemned, "
+        f"{done.waiting:,} wait for the grace of {sanitise(grace)}, {done.spared:,} spared, {done.needed:,} needed"
+    )
     return 0
 
 

@@ -1,0 +1,113 @@
+"""What content is needed: every reference in the warm tier, in quarantine and in the cold table, read exactly.
+
+The caller holds the lock on consolidation. Then every event is in at least one of the places all the time: what leaves
+the warm tier has been in the cold table before, and no plan is completed meanwhile. Only while a partition is being
+dropped can rows be in no table for a moment, so that is refused. What cannot be read is never taken for unneeded.
+
+Memory: about 150 bytes for each piece of content that is referred to.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stratalog.schemas.arrow import INDEX
+from stratalog.schemas.blobs import references
+from stratalog.schemas.errors import Conflict, Corrupt
+from stratalog.schemas.statements import statements
+from stratalog.warm import queries
+from stratalog.warm.database import Connection, answering
+from stratalog.warm.streaming import stream
+
+from .catalog import Catalog
+from .columns import body_of
+from .lake import Lake
+from .rows import rows_of
+from .storage import translated
+
+_SQL = statements("sweep")
+_BLOB = "blob"
+
+
+class Roots:
+    """The needed content by tenant."""
+
+    def __init__(self) -> None:
+        self._digests: dict[str, set[bytes]] = {}
+
+    def add(self, tenant: str, sha256: str) -> None:
+        """Take in a reference; one that is no digest refers to nothing that could be stored."""
+        try:
+            self._digests.setdefault(tenant, set()).add(bytes.fromhex(sha256))
+        except ValueError:
+            return
+
+    def __contains__(self, piece: tuple[str, bytes]) -> bool:
+        return piece[1] in self._digests.get(piece[0], ())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._digests.values()))
+
+
+def find_roots(conn: Connection, lake: Lake, catalog: Catalog) -> Roots:
+    """Read all references; raises `Conflict` while a partition is being dropped, `Corrupt` for a damaged file."""
+    roots = Roots()
+    for file in catalog.files():
+        _read_file(lake, file.url, roots)
+    before = _partitions(conn)
+    with answering(), conn.transaction():
+        conn.execute(_SQL["unlimited"])
+        for tenant, sha256 in queries.content_references(conn):
+            roots.add(tenant, sha256)
+        for tenant, body in stream(conn, _SQL["quarantined_references"], {}):
+            for ref in references(bytes(body)):
+                roots.add(tenant, ref.sha256)
+    if not set(before) <= set(_partitions(conn)):
+        raise _dropping()
+    return roots
+
+
+def _partitions(conn: Connection) -> list[str]:
+    with answering(), conn.transaction():
+        row = conn.execute(_SQL["partitions"]).fetchone()
+    assert row is not None
+    names: list[str] = row[0]
+    if row[1]:
+        raise _dropping()
+    return names
+
+
+def _dropping() -> Conflict:
+    return Conflict(
+        "a partition of the warm tier is being dropped, so it cannot be told what its rows refer to",
+        hint="finish it with: stratalog retention apply; then run it again",
+    )
+
+
+def _read_file(lake: Lake, url: str, roots: Roots) -> None:
+    """The references in one Parquet file; rows whose `blob` is null have none and are not read."""
+    try:
+        with (
+            translated("read", url),
+            lake.open(url) as stream_,
+            pq.ParquetFile(stream_, page_checksum_verification=True) as file,
+        ):
+            for group in range(file.num_row_groups):
+                refers = pc.is_valid(file.read_row_group(group, columns=[_BLOB]).column(_BLOB))
+                if not pc.any(refers).as_py():
+                    continue
+                for batch in file.read_row_group(group).filter(refers).to_batches():
+                    _read_rows(batch, roots)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise Corrupt(f"{url} cannot be read: {error}", hint="nothing was deleted; see: stratalog verify") from error
+
+
+def _read_rows(batch: pa.RecordBatch, roots: Roots) -> None:
+    for row in rows_of(batch):
+        tenant = row[INDEX["tenant"]]
+        roots.add(tenant, row[INDEX[_BLOB]])
+        # The column has the first reference only.
+        for ref in references(body_of(row)):
+            roots.add(tenant, ref.sha256)
