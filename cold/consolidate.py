@@ -131,7 +131,8 @@ class Consolidation:
             # comes next would be refused.
             with closing(conn), contextlib.suppress(psycopg.Error):
                 conn.rollback()
-                conn.execute(_SQL["unlock"])
+                with conn.transaction():
+                    conn.execute(_SQL["unlock"])
 
     @property
     def _conn(self) -> Connection:

@@ -135,6 +135,12 @@ class SimConnection:
             finally:
                 self._end(transaction)
 
+    def rollback(self) -> None:
+        """Leave the transaction that is open, if one is."""
+        self._check()
+        if self._transaction is not None:
+            self._end(self._transaction)
+
     def close(self) -> None:
         """End the session."""
         self.abandon()

@@ -253,6 +253,12 @@ def lock(tx: Transaction, given: Parameters) -> Rows:
 
 
 @statement("consolidate")
+def unlock(tx: Transaction, given: Parameters) -> Rows:
+    held, tx.connection.holds_advisory = tx.connection.holds_advisory, False
+    return [(held,)]
+
+
+@statement("consolidate")
 def still_locked(tx: Transaction, given: Parameters) -> Rows:
     return [(tx.connection.holds_advisory,)]
 
