@@ -3,7 +3,7 @@
     FOLDER/<UTC time>/manifest.json            comes last: without it there is no backup
                       warm/<schema>.<table>.zst  rows in Postgres' binary COPY format
                       cold/…  cas/…            files of the cold table with its metadata, and bulky content
-                      stratalog.toml  keys/…   settings; keys only when asked for
+                      stratalog.toml  audit/…  keys/…   settings, signed heads; keys only when asked for
 
 The hot logs are not copied: what is durable in them is replicated first, so it is in the tables. These are read in one
 snapshot, while no consolidation can commit, and the files after them: files are only added, so none that a table names
@@ -45,7 +45,8 @@ PIECE_BYTES = 1 << 20
 DRAIN_TIMEOUT_S = 600.0
 """How long a running sidecar gets to replicate what was durable when the backup began."""
 POLL_S = 0.2
-METADATA_FOLDER = "iceberg"
+KEPT_FOLDERS = ("iceberg", "audit")
+"""Beside the events: the table's metadata, and what audit has published."""
 
 _SQL = statements("backup")
 Step = Callable[[str], None]
@@ -291,7 +292,8 @@ def _copy_cold(tiers: Tiers, writer: _Writer) -> None:
 
 def _cold_paths(tiers: Tiers) -> Iterator[str]:
     yield from (tiers.lake.path_of(url) for url in tiers.catalog.snapshot_files())
-    yield from (entry.path for entry in tiers.lake.files(METADATA_FOLDER))
+    for folder in KEPT_FOLDERS:
+        yield from (entry.path for entry in tiers.lake.files(folder))
 
 
 def _copy_content(tiers: Tiers, writer: _Writer) -> None:
@@ -304,8 +306,8 @@ def _copy_content(tiers: Tiers, writer: _Writer) -> None:
 def _copy_settings(installation: Installation, writer: _Writer, *, with_keys: bool) -> None:
     home = installation.home.path
     paths = [home / "stratalog.toml"]
-    if with_keys:
-        paths += sorted(path for path in (home / "keys").rglob("*") if path.is_file())
+    for folder in ("audit", "keys") if with_keys else ("audit",):
+        paths += sorted(path for path in (home / folder).rglob("*") if path.is_file())
     for path in paths:
         if path.exists():
             with path.open("rb") as stream:

@@ -100,7 +100,7 @@ def _check_migrations(manifest: Manifest) -> None:
 def _restore_keys(backup: Path, manifest: Manifest, home: Home) -> None:
     """Settings stay beside the home as they were: they may name a Postgres and a storage that are others now."""
     for path in manifest.files:
-        if path.startswith("keys/"):
+        if path.startswith(("keys/", "audit/")):
             target = home.path / path
             home.folder(str(Path(path).parent))
             write_durably(target, (backup / path).read_bytes())

@@ -241,6 +241,17 @@ storage_options = {{ endpoint_url = "{s3_bucket.options["endpoint_url"]}" }}
     assert cli.json("verify", code=20)["ok"] is False  # what was restored does not lean on the bucket
 
 
+def test_signed_heads_are_in_it(lived: Cli, tmp_path: Path) -> None:
+    assert lived.json("sidecar", "--once") and lived.json("audit", "seal")
+    made = Path(lived.json("backup", "create", tmp_path / "b", "--with-keys")["path"])
+    lived.json("backup", "restore", made, tmp_path / "home")
+    restored = Cli(tmp_path / "home")
+    assert restored.json("audit", "verify")["ok"] is True
+    assert {path.name for path in (restored.home / "audit").iterdir()} == {
+        path.name for path in (lived.home / "audit").iterdir()
+    }
+
+
 def test_keys_are_only_in_it_when_asked_for(lived: Cli, backup: Path, tmp_path: Path) -> None:
     assert not list(backup.rglob("*.key"))
     made = Path(lived.json("backup", "create", tmp_path / "b", "--with-keys")["path"])

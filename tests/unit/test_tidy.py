@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TIERS = ("schemas", "hot", "warm", "cold", "formats", "pipelines")
+TIERS = ("schemas", "hot", "warm", "cold", "audit", "formats", "pipelines")
 SOURCES = sorted(
     path for tier in (*TIERS, "src/stratalog/cli", "src/stratalog/testing") for path in (ROOT / tier).rglob("*.py")
 )

@@ -29,7 +29,7 @@ from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 SYNC_ROUNDS = 20
-EXTRAS = {"warm": "psycopg", "cold": "pyarrow", "pipelines": "dagster", "s3": "s3fs"}
+EXTRAS = {"warm": "psycopg", "cold": "pyarrow", "pipelines": "dagster", "s3": "s3fs", "audit": "cryptography"}
 
 
 class Check(msgspec.Struct, frozen=True):
