@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "out" / "soak"
 TESTED = ("hot", "schemas")
 FAILURES_KEPT_MAX = 50
+_TEMPORARY = re.compile(r"[^\s'\"]*/stratalog-soak-[^/\s]+/")
 
 
 class Count(msgspec.Struct):
@@ -52,9 +54,10 @@ class Part(msgspec.Struct):
         return total
 
     def add_failures(self, failures: list[str]) -> None:
-        """Note what went wrong."""
+        """Note what went wrong, without the temporary folder that it went wrong in."""
         self.now().failures += len(failures)
-        self.failures = [*self.failures, *failures][:FAILURES_KEPT_MAX]
+        told = [_TEMPORARY.sub("", failure) for failure in failures]
+        self.failures = [*self.failures, *told][:FAILURES_KEPT_MAX]
 
     def cure(self, failure: str) -> None:
         """A failure is none any more, in any version's count: what it showed has been corrected."""
