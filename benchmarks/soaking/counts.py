@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "out" / "soak"
 TESTED = ("hot", "schemas")
 FAILURES_KEPT_MAX = 50
-_TEMPORARY = re.compile(r"[^\s'\"]*/stratalog-soak-[^/\s]+/")
+_TEMPORARY = re.compile(r"[^\s'\"]*/stratalog-soak-[^/\s]+/(disk/home/)?")
 
 
 class Count(msgspec.Struct):
