@@ -217,7 +217,7 @@ def _quarantine_not_told_again() -> Patches:
 def _blob_after_event() -> Patches:
     def publish(self: Replicator, conn: Any, cursor: Any, events: Any) -> Ingested:
         done = ingest(conn, self._log_id, events)
-        self._upload(events)
+        self._upload(conn, events)
         return done
 
     return [(Replicator, "_publish", publish)]

@@ -241,6 +241,11 @@ def first_open(tx: Transaction, given: Parameters) -> Rows:
     return []
 
 
+@statement("sweep")
+def spare(tx: Transaction, given: Parameters) -> int:
+    return 0  # nobody sweeps here, so nothing is condemned
+
+
 # --- consolidation ---------------------------------------------------------------------------------------------------
 
 
