@@ -117,8 +117,9 @@ def create_backup(
             migrations, tables = _dump(conn, writer)
             step("cold files")
             _copy_cold(tiers, writer)
-        step("content")
-        _copy_content(tiers, writer)
+            # Under the lock, too: a sweep would take away what is about to be copied.
+            step("content")
+            _copy_content(tiers, writer)
     _copy_settings(installation, writer, with_keys=with_keys)
     manifest = Manifest(
         version=__version__,
