@@ -11,7 +11,8 @@ from crash.workloads import WORKLOADS
 pytestmark = [pytest.mark.required_in_ci, pytest.mark.slow]
 
 SAMPLES = {"power": 24, "torn": 12}
-CONTROL_SAMPLE = 30
+CONTROL_SAMPLE, CONTROL_RUNS = 30, 5
+"""A busy machine may have written back by itself what a control has not synced: then another sample finds it."""
 
 
 @pytest.mark.parametrize("way", SAMPLES)
@@ -36,5 +37,9 @@ def test_nothing_is_lost_wherever_it_dies(shimmed_forks: Forks, disk: LoopDisk, 
 def test_the_points_find_a_log_without_its_guard(
     shimmed_forks: Forks, disk: LoopDisk, workload: str, way: str, sabotage: str
 ) -> None:
-    tally = crash_at_points(shimmed_forks, disk, workload, way, count=CONTROL_SAMPLE, seed=1, sabotage=sabotage)
-    assert tally.failures, f"the crash points did not find a log with {sabotage}"
+    for seed in range(1, CONTROL_RUNS + 1):
+        if crash_at_points(
+            shimmed_forks, disk, workload, way, count=CONTROL_SAMPLE, seed=seed, sabotage=sabotage
+        ).failures:
+            return
+    pytest.fail(f"the crash points did not find a log with {sabotage}")
