@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fix_cold import ColdBench
+from fix_step_crash import Crash, crashing
 
 from stratalog.cold import consolidate as module
 from stratalog.cold import plan as plans
@@ -27,10 +27,6 @@ from stratalog.schemas import events as ev
 from stratalog.schemas.statements import statements
 
 pytestmark = pytest.mark.postgres
-
-
-class Crash(BaseException):
-    """Not an Exception, so that nothing on the way may handle it."""
 
 
 def fill(bench: ColdBench) -> None:
@@ -56,22 +52,6 @@ def violations(bench: ColdBench, *, complete: bool) -> list[str]:
             if conn.execute("SELECT count(*) FROM consolidation_runs WHERE state = 'planned'").fetchone() != (0,):
                 wrong.append("a run is open")
     return wrong
-
-
-def crashing(call: Callable[..., Any], *, after: bool, on: int = 1) -> Callable[..., Any]:
-    calls = 0
-
-    def replaced(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == on and not after:
-            raise Crash
-        result = call(*arguments, **named)
-        if calls == on:
-            raise Crash
-        return result
-
-    return replaced
 
 
 STEPS: list[tuple[Any, str, bool, int]] = [

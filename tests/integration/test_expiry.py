@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from fix_cli import Cli
 from fix_cold import ColdBench
+from fix_step_crash import Crash, crashing
 
 from stratalog.cold import expiry, pins
 from stratalog.cold.catalog import Catalog
@@ -25,10 +25,6 @@ from stratalog.cold.metadata_files import moment, named_by
 from stratalog.schemas.errors import Conflict, Invalid, Locked, Unavailable
 
 pytestmark = pytest.mark.postgres
-
-
-class Crash(BaseException):
-    """Not an Exception, so that nothing on the way may handle it."""
 
 
 def in_days(days: float) -> dt.datetime:
@@ -204,22 +200,6 @@ def test_without_the_rule_a_run_would_be_replayed(cold_bench: ColdBench, monkeyp
         assert len(expired(cold_bench).snapshots) == 1
     cold_bench.run()
     assert any("twice" in wrong for wrong in violations(cold_bench))
-
-
-def crashing(call: Callable[..., Any], *, after: bool, on: int = 1) -> Callable[..., Any]:
-    calls = 0
-
-    def replaced(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == on and not after:
-            raise Crash
-        result = call(*arguments, **named)
-        if calls == on:
-            raise Crash
-        return result
-
-    return replaced
 
 
 STEPS: list[tuple[Any, str, bool]] = [

@@ -6,7 +6,6 @@ import datetime as dt
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from fix_cli import Cli
 from fix_cold import ColdBench
 from fix_history import message, started
+from fix_step_crash import Crash, crashing
 
 from stratalog.cold import sweep as module
 from stratalog.cold.cas import FsContentStore
@@ -34,10 +34,6 @@ from stratalog.warm.sidecar import Sidecar
 
 pytestmark = pytest.mark.postgres
 WAIT_S = 30
-
-
-class Crash(BaseException):
-    """Not an Exception, so that nothing on the way may handle it."""
 
 
 def swept(bench: ColdBench, days: float = 0, **options: Any) -> Swept:
@@ -183,22 +179,6 @@ def test_nothing_while_references_cannot_be_told(cold_bench: ColdBench) -> None:
     assert len(stored(cold_bench)) == 2
     path.write_bytes(content)
     assert swept(cold_bench, 2).deleted == 1
-
-
-def crashing(call: Callable[..., Any], *, after: bool, on: int) -> Callable[..., Any]:
-    calls = 0
-
-    def replaced(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == on and not after:
-            raise Crash
-        result = call(*arguments, **named)
-        if calls == on:
-            raise Crash
-        return result
-
-    return replaced
 
 
 STEPS: list[tuple[Any, str, bool, int]] = [
