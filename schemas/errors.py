@@ -7,9 +7,11 @@
     │   └── DiskBudgetExceeded   free some disk first
     ├── Conflict         somebody else was there first
     │   ├── Fenced               this holder was replaced by a newer one
+    │   ├── Erased               its content was erased, so nothing can be added to it
     │   └── CursorMismatch       the log is not the one that was replicated
     ├── NotFound         no such home, log, trajectory or blob
-    │   └── HomeMissing
+    │   ├── HomeMissing
+    │   └── SnapshotErased       files of this snapshot were erased: read the current one
     ├── Corrupt          stored bytes are not what they were
     │   └── OpenRefused          damage below the durable watermark
     ├── InDoubt          it may or may not have happened: reopen and look
@@ -80,6 +82,13 @@ class Fenced(Conflict):
     default_hint = "the trajectory has moved to another worker; this worker must not act for it"
 
 
+class Erased(Conflict):
+    """The trajectory was erased: its secret is destroyed, and no event with a body can be added to it."""
+
+    code = "erased"
+    default_hint = "see what was erased, when and why: stratalog erase list"
+
+
 class CursorMismatch(Conflict):
     """The log does not contain the position that was replicated from it."""
 
@@ -101,6 +110,13 @@ class HomeMissing(NotFound):
     code = "home_missing"
     exit_code = 10
     default_hint = "create one by importing something: stratalog import FILE --home DIR"
+
+
+class SnapshotErased(NotFound):
+    """Files of the snapshot that is being read were erased, which does not wait for readers."""
+
+    code = "snapshot_erased"
+    default_hint = "ask again: the current snapshot has everything else"
 
 
 class Corrupt(StratalogError):

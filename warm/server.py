@@ -49,6 +49,8 @@ DEFAULT_SETTINGS = {
     "synchronous_commit": "on",
     "timezone": "UTC",
     "unix_socket_permissions": "0700",
+    # A write-ahead log file that is used again would keep the bytes of what was erased.
+    "wal_recycle": "off",
 }
 # The launcher decides these; with another value it would not find its own server again.
 RESERVED_SETTINGS = {
