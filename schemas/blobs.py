@@ -24,6 +24,7 @@ BYTES_PER_QUOTE = 32
 """With more quotes than one in so many bytes, the pattern finds the strings faster than a search for each quote."""
 _QUOTE, _BACKSLASH = b'"', ord("\\")
 _AFTER_KEY = re.compile(rb"\s*:")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _REFERENCE = re.compile(rb'\{"\$blob":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\})\}', re.DOTALL)
 
 
@@ -147,6 +148,13 @@ def foreign_json(raw: bytes) -> msgspec.Raw:
     in it is taken for a reference of ours.
     """
     return msgspec.Raw(raw.replace(MARKER + b"{", MARKER + b" {"))
+
+
+def digests(body: bytes) -> Iterator[bytes]:
+    """The SHA-256 digests, 32 bytes each, of the references in a body; one that is no digest refers to nothing."""
+    for ref in references(body):
+        if _DIGEST.fullmatch(ref.sha256):
+            yield bytes.fromhex(ref.sha256)
 
 
 def references(body: bytes) -> Iterator[BlobRef]:

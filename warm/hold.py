@@ -71,7 +71,7 @@ def place(conn: Connection, matter: str, scope: Scope, *, by: str, reason: str) 
     """Place a hold. A condition is evaluated once, now; raises `Invalid` for a bad scope or one that names nothing."""
     check_idle(conn)
     for name, text in (("matter", matter), ("name of who places it", by), ("reason", reason)):
-        _check_text(name, text)
+        check_text(name, text)
     kind = _kind(scope)
     if scope.tenant is not None:
         ids.check_tenant(scope.tenant)
@@ -105,7 +105,7 @@ def select(conn: Connection, where: str) -> list[uuid.UUID]:
 
     Raises `Invalid` with what Postgres says of it.
     """
-    _check_text("condition", where)
+    check_text("condition", where)
     # In lines of its own, so that a comment in it ends; with a parameter, so that Postgres takes only one statement.
     condition = where.replace("%", "%%")
     query = f"SELECT trajectory_id FROM trajectories WHERE (\n{condition}\n)\nLIMIT %(limit)s"
@@ -138,7 +138,7 @@ def release(conn: Connection, matter: str, *, by: str, reason: str, hold_id: int
     """Release the holds of a matter, or one of them; returns their ids. Raises `NotFound` where none is in force."""
     check_idle(conn)
     for name, text in (("name of who releases it", by), ("reason", reason)):
-        _check_text(name, text)
+        check_text(name, text)
     sql = statements("holds")
     with answering(), conn.transaction():
         conn.execute(statements("retention")["read_committed"])
@@ -164,7 +164,8 @@ def _kind(scope: Scope) -> str:
     return kinds[0]
 
 
-def _check_text(name: str, text: str) -> None:
+def check_text(name: str, text: str) -> None:
+    """Raise `Invalid` unless `text` can stand in the record: 1 to `TEXT_MAX` characters, without NUL, UTF-8."""
     if not text.strip() or len(text) > TEXT_MAX or "\0" in text:
         raise Invalid(f"the {name} must be a text of 1 to {TEXT_MAX:,} characters without NUL")
     try:

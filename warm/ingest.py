@@ -1,8 +1,9 @@
 """One batch of one hot log into the canonical histories, in one transaction with the log's cursor.
 
 Guarantee: after the call returns, every event of the batch is part of the history of its trajectory, or in quarantine
-with the reason, and the cursor stands behind the last one. If it raises, or the process or the server dies anywhere,
-either all of that has happened or nothing; the cursor in the database tells which, so nothing is published twice.
+with the reason, and the cursor stands behind the last one; what belongs to an erased trajectory is stored without its
+body. If it raises, or the process or the server dies anywhere, either all of that has happened or nothing; the cursor
+in the database tells which, so nothing is published twice.
 
 The cursor only moves from the event before the batch. Whoever comes second with the same events gets `Conflict`.
 """
@@ -57,6 +58,10 @@ class Ingested(msgspec.Struct, frozen=True):
     """Events that had waited in quarantine for this batch."""
     trajectories: frozenset[uuid.UUID]
     """Whose head has moved."""
+    brought_back: frozenset[uuid.UUID] = frozenset()
+    """Erased trajectories whose events came with bodies; these were not stored, and the log still has them."""
+    related: bool = False
+    """Whether an event told of a descent or of a subject, so that an erasure may cover its trajectory."""
 
 
 def ingest(conn: Connection, log_id: uuid.UUID, events: Sequence[LogEvent]) -> Ingested:
@@ -112,9 +117,12 @@ def _ingest(
         _move_cursor(conn, log_id, envelopes, cursor)
         ledger = Ledger(conn, project=project)
         ledger.lock(offered)
+        offered, brought_back = ledger.strip(offered)
         verdicts = ledger.offer(offered)
         ledger.store()
-        refused = [pair for pair in zip(envelopes, verdicts, strict=True) if pair[1].outcome == "refused"]
+        refused = [
+            (pair[1], verdict) for pair, verdict in zip(offered, verdicts, strict=True) if verdict.outcome == "refused"
+        ]
         if refused:
             _quarantine(conn, log_id, refused)
         if ledger.moved:
@@ -128,6 +136,8 @@ def _ingest(
         reasons=tuple(verdict.reason for _, verdict in refused),
         readmitted=healed.admitted,
         trajectories=frozenset(ledger.moved),
+        brought_back=brought_back,
+        related=ledger.related,
     )
 
 

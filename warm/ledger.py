@@ -15,14 +15,15 @@ from typing import Any
 import msgspec
 
 from stratalog.schemas import ids
+from stratalog.schemas.blobs import digests
 from stratalog.schemas.chain import Link
-from stratalog.schemas.codec import decode_event
+from stratalog.schemas.codec import Event, decode_event
 from stratalog.schemas.envelope import GENESIS_HASH, Envelope, hash_header
 from stratalog.schemas.errors import Conflict, Corrupt
 from stratalog.schemas.statements import statements
 from stratalog.schemas.summary import Summary
 
-from . import partitions, projection
+from . import lineage, partitions, projection
 from .admission import BIGINT_MAX, Reason, Seal, Standing, Verdict
 from .database import Connection
 
@@ -55,8 +56,13 @@ class Ledger:
         self._standings: dict[uuid.UUID, Standing] = {}
         self._refused: dict[bytes, Reason] = {}
         self._rows: list[_Row] = []
+        self._erased: dict[uuid.UUID, int] = {}
+        self._links: list[lineage.Link] = []
+        self._subjects: list[tuple[str, bytes, uuid.UUID]] = []
         self.moved: set[uuid.UUID] = set()
         """The trajectories whose head has moved."""
+        self.related = False
+        """Whether an event told of a descent or of a subject: an erasure may cover its trajectory."""
 
     def lock(self, offered: Iterable[Offered]) -> None:
         """Lock the leases and heads of these events' trajectories; heads that are missing are made."""
@@ -81,6 +87,28 @@ class Ledger:
             self._standings[id_].seals = found
         if len(self._standings) != len(wanted):
             raise Conflict("heads vanished while they were locked", hint="try again")
+        self._erased = dict(self._conn.execute(self._sql["read_erased"], {"ids": wanted}).fetchall())
+
+    def strip(self, offered: Sequence[Offered]) -> tuple[list[Offered], frozenset[uuid.UUID]]:
+        """The same events, those of erased trajectories without body and secret; and whose bodies were taken away.
+
+        Content that these referred to is noted, because it may have been stored before they came here.
+        """
+        stripped: list[Offered] = []
+        content: set[tuple[str, bytes, int]] = set()
+        brought: set[uuid.UUID] = set()
+        for log_id, envelope in offered:
+            erasure = self._erased.get(envelope.header.trajectory_id)
+            if erasure is not None and not (envelope.erased and envelope.secret is None):
+                brought.add(envelope.header.trajectory_id)
+                content.update((envelope.header.tenant, digest, erasure) for digest in digests(envelope.body))
+                envelope = msgspec.structs.replace(envelope, body=b"", erased=True, secret=None)
+            stripped.append((log_id, envelope))
+        if content:
+            tenants, pieces, erasures = (list(values) for values in zip(*sorted(content), strict=True))
+            parameters = {"tenants": tenants, "digests": pieces, "erasures": erasures}
+            self._conn.execute(self._sql["note_erased_content"], parameters)
+        return stripped, frozenset(brought)
 
     def offer(self, offered: Sequence[Offered]) -> list[Verdict]:
         """Judge events in the order given (that of their log); the admitted ones wait for `store`."""
@@ -105,6 +133,7 @@ class Ledger:
             if part:
                 self._write(name, _EVENT_COLUMNS, part)
         self._write("update_heads", _HEAD_COLUMNS, [_head_row(id_, self._standings[id_]) for id_ in moved])
+        self._store_relations()
         self._rows.clear()
         self.moved.update(moved)
 
@@ -160,6 +189,7 @@ class Ledger:
         if verdict.outcome == "admitted":
             event = decode_event(envelope)
             turn = standing.take(log_id, envelope, event)
+            self._note_relations(event)
             self._rows.append(
                 (
                     header.trajectory_id,
@@ -180,6 +210,24 @@ class Ledger:
                 )
             )
         return verdict
+
+    def _note_relations(self, event: Event) -> None:
+        self._links += lineage.links(event)
+        header = event.header
+        self._subjects += ((header.tenant, found, header.trajectory_id) for found in lineage.subject_hashes(event))
+
+    def _store_relations(self) -> None:
+        if self._links:
+            children, parents, kinds = zip(*((link.child, link.parent, link.kind) for link in self._links), strict=True)
+            links = {"children": list(children), "parents": list(parents), "kinds": list(kinds)}
+            self._conn.execute(self._sql["insert_links"], links)
+        if self._subjects:
+            tenants, subjects, about = (list(values) for values in zip(*self._subjects, strict=True))
+            named = {"tenants": tenants, "subjects": subjects, "ids": about}
+            self._conn.execute(self._sql["insert_subjects"], named)
+        self.related = self.related or bool(self._links or self._subjects)
+        self._links.clear()
+        self._subjects.clear()
 
     def _place(self, moved: Sequence[uuid.UUID]) -> None:
         """Make the partitions that these trajectories need, or mark them as stray."""

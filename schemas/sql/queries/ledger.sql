@@ -24,6 +24,33 @@ SELECT trajectory_id, tenant, secret, origin_log, head_sequence, head_hash, stra
        consolidated_hash
 FROM trajectories WHERE trajectory_id = ANY(%(ids)b::uuid[]) ORDER BY trajectory_id FOR UPDATE;
 
+-- name: read_erased
+-- Which of these are erased, and by which request: their events are stored without bodies. After the locks on the
+-- heads, so that an erasure that was first is seen, and one that comes later sees what is stored here.
+SELECT trajectory_id, erasure_id FROM erased_trajectories WHERE trajectory_id = ANY(%(ids)b::uuid[]);
+
+-- name: note_erased_content
+-- Content that came with events of erased trajectories, to be looked at when bytes are removed.
+INSERT INTO erased_content (tenant, sha256, erasure_id)
+SELECT tenant, digest, erasure FROM unnest(%(tenants)b::text[], %(digests)b::bytea[], %(erasures)b::bigint[])
+  AS b(tenant, digest, erasure)
+ORDER BY 1, 2 ON CONFLICT DO NOTHING;
+
+-- name: insert_links
+-- Who descends from whom, as stored events say. A fork is also told as a child by its first event.
+INSERT INTO trajectory_links AS l (child_id, parent_id, kind)
+SELECT child, parent, max(kind) FROM unnest(%(children)b::uuid[], %(parents)b::uuid[], %(kinds)b::text[])
+  AS b(child, parent, kind)
+GROUP BY 1, 2 ORDER BY 1, 2
+ON CONFLICT (child_id, parent_id) DO UPDATE SET kind = 'fork' WHERE excluded.kind = 'fork' AND l.kind <> 'fork';
+
+-- name: insert_subjects
+-- Whom trajectories are about, as stored events say.
+INSERT INTO trajectory_subjects (tenant, subject, trajectory_id)
+SELECT tenant, subject, id FROM unnest(%(tenants)b::text[], %(subjects)b::bytea[], %(ids)b::uuid[])
+  AS b(tenant, subject, id)
+ORDER BY 1, 2, 3 ON CONFLICT DO NOTHING;
+
 -- name: remove_empty_heads
 -- Heads that were inserted for locking and got no event.
 DELETE FROM trajectories WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND head_sequence < 0;

@@ -3,8 +3,9 @@
 --
 --   trajectory_links     child and parent of each fork and sub-agent, noted when the event that says so is stored
 --   trajectory_subjects  whom a trajectory is about: a keyed hash, never the name
+--   subject_keys         which key the hashes were made with; the key itself is not in the database
 --   erasures             the requests; neither a subject's name nor the text of a condition is kept
---   erasure_items        what a request names: `held` (a hold wins; it is done when the hold is released) or `erased`
+--   erasure_items        what a request names: `asked`, `held` (a hold wins; done once it is released) or `erased`
 --   erased_trajectories  the ledger: whatever arrives of these, from whatever log, import or backup, is stored without
 --                        its body. `unreadable` since `erased_at`; the other times say since when the bytes are gone
 --   erased_content       bulky content that erased bodies referred to and that is still to be looked at
@@ -68,6 +69,11 @@ CREATE TABLE trajectory_subjects (
 );
 CREATE INDEX trajectory_subjects_id ON trajectory_subjects (trajectory_id);
 
+CREATE TABLE subject_keys (
+  key_id  bytea PRIMARY KEY CHECK (length(key_id) = 32),
+  used_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 CREATE TABLE erasures (
   erasure_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind         text NOT NULL CHECK (kind IN ('trajectories', 'subject', 'selection', 'ledger')),
@@ -81,16 +87,18 @@ CREATE TABLE erasures (
 CREATE TABLE erasure_items (
   erasure_id    bigint NOT NULL REFERENCES erasures,
   trajectory_id uuid   NOT NULL,
-  state         text   NOT NULL CHECK (state IN ('held', 'erased')),
+  tenant        text   NOT NULL,
+  state         text   NOT NULL DEFAULT 'asked' CHECK (state IN ('asked', 'held', 'erased')),
   matters       text[] NOT NULL DEFAULT '{}',              -- what held it when it was last looked at
   PRIMARY KEY (erasure_id, trajectory_id)
 );
-CREATE INDEX erasure_items_held ON erasure_items (trajectory_id) WHERE state = 'held';
+CREATE INDEX erasure_items_open ON erasure_items (erasure_id, trajectory_id) WHERE state <> 'erased';
+CREATE INDEX erasure_items_trajectory ON erasure_items (trajectory_id);
 
 CREATE TABLE erased_trajectories (
   trajectory_id uuid   PRIMARY KEY,
   place         bigint GENERATED ALWAYS AS IDENTITY UNIQUE, -- in the order in which they became visible
-  tenant        text,                                       -- NULL where it is not known here
+  tenant        text   NOT NULL,
   erasure_id    bigint NOT NULL REFERENCES erasures,
   erased_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   warm_gone_at  timestamptz,                                -- NULL: rows or WAL may still have bytes
