@@ -2,7 +2,8 @@
 
 A put is atomic and durable when the store acknowledges it, which is the store's promise and not ours; the length is
 checked afterwards all the same. Large files go up in parts that nobody sees before the last request completes them.
-Parts of an upload that never completed are aborted a day later.
+Parts of an upload that never completed are aborted a day later. What may pass by itself is tried again (`patience.py`).
+Listings may lag behind: only the name of an object tells for sure whether it is there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from stratalog.schemas.errors import Invalid, Unavailable
 from stratalog.schemas.extras import require
 
 from .filesystem import open_range_reader
+from .patience import SECONDS_MAX, patiently
 from .scratch import Scratch, clean_scratch
-from .storage import PARTIAL_AGE_S_MIN, STORE_HINT, Entry, check_path, translated
+from .storage import PARTIAL_AGE_S_MIN, STORE_HINT, Entry, check_length, check_path, translated
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _TRUE = {"1", "true", "yes", "on"}
-_CLIENT = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2}}
-_S3_OPTIONS = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", "use_ssl", "addressing_style"}
+_CLIENT = {"connect_timeout": 10.0, "read_timeout": 60.0, "retries": {"max_attempts": 2}}
+_CONNECTION = {"key", "secret", "token", "endpoint_url", "profile", "anon", "use_ssl"}
+_TIMEOUTS = {"connect_timeout", "read_timeout"}
+_S3_OPTIONS = _CONNECTION | _TIMEOUTS | {"region", "addressing_style"}
 
 
 def s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
         raise Invalid(
             f"{unknown[0]!r} is not an option of S3", hint=f"cold.storage_options has {', '.join(sorted(_S3_OPTIONS))}"
         )
-    arguments: dict[str, Any] = {name: options[name] for name in options if name not in ("region", "addressing_style")}
+    arguments: dict[str, Any] = {name: options[name] for name in options if name in _CONNECTION}
     for name in ("anon", "use_ssl"):
         if name in arguments:
             arguments[name] = arguments[name].lower() in _TRUE
@@ -45,7 +49,15 @@ def s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
         arguments["client_kwargs"] = {"region_name": options["region"]}
     # Servers other than Amazon's rarely have a host name for each bucket.
     style = options.get("addressing_style", "path" if "endpoint_url" in options else "auto")
-    return {**arguments, "config_kwargs": {**_CLIENT, "s3": {"addressing_style": style}}}
+    client = {**_CLIENT, **{name: _seconds(name, options[name]) for name in sorted(_TIMEOUTS & set(options))}}
+    return {**arguments, "config_kwargs": {**client, "s3": {"addressing_style": style}}}
+
+
+def _seconds(name: str, text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) <= SECONDS_MAX:
+            return seconds
+    raise Invalid(f"{name} = {text!r} is no time", hint=f"write seconds, at most {SECONDS_MAX:.0f}")
 
 
 def filesystem_arguments(scheme: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -53,15 +65,24 @@ def filesystem_arguments(scheme: str, options: Mapping[str, str]) -> dict[str, A
     return {**(s3_arguments(options) if scheme == "s3" else options), "use_listings_cache": False}
 
 
-def open_filesystem(scheme: str, options: Mapping[str, str]) -> Any:
-    """The fsspec file system of an object store; raises `MissingExtra` without s3fs, `Invalid` for bad options."""
+def open_filesystem(scheme: str, options: Mapping[str, str], *, once: bool = False) -> Any:
+    """The fsspec file system of an object store; `once` keeps it from trying anything again by itself.
+
+    Raises `MissingExtra` without s3fs, `Invalid` for bad options.
+    """
     fsspec = require("fsspec", "cold")
+    arguments = filesystem_arguments(scheme, options)
     if scheme == "s3":
         require("s3fs", "s3")
+        if once:
+            arguments["config_kwargs"] = {**arguments["config_kwargs"], "retries": {"max_attempts": 0}}
     try:
-        return fsspec.filesystem(scheme, skip_instance_cache=True, **filesystem_arguments(scheme, options))
+        opened = fsspec.filesystem(scheme, skip_instance_cache=True, **arguments)
     except ImportError as error:
         raise Invalid(f"{scheme}:// needs a package: {error}", hint="install the package it names") from error
+    if scheme == "s3" and once:
+        opened.retries = 1
+    return opened
 
 
 class Bucket:
@@ -73,16 +94,37 @@ class Bucket:
         self._root = root.strip("/")
         self.url = f"{scheme}://{self._root}"
         self.arguments = filesystem_arguments(scheme, options)
-        self.filesystem = open_filesystem(scheme, options)
+        self.filesystem = open_filesystem(scheme, options, once=True)
         self._scheme = scheme
         self._scratch: Scratch | None = None
 
     def put(self, path: str, content: bytes) -> None:
         """Write an object, then ask for its length."""
         key = self._key(path)
-        with translated("write", self.url_of(path)):
-            self.filesystem.pipe_file(key, content)
+        patiently("write", self.url_of(path), lambda: self.filesystem.pipe_file(key, content))
         self._check(path, len(content))
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write an object on the condition that there is none of its name; returns whether it was written.
+
+        Where the answer to a first attempt was lost, what is there may be ours: then it has this very content.
+        """
+        key = self._key(path)
+        attempts = 0
+
+        def put() -> bool:
+            nonlocal attempts
+            attempts += 1
+            try:
+                self.filesystem.pipe_file(key, content, mode="create")
+                return True
+            except OSError:
+                # How a store says that the object exists differs from store to store; that it exists decides.
+                if not self.filesystem.exists(key):
+                    raise
+                return attempts > 1 and bytes(self.filesystem.cat_file(key)) == content
+
+        return patiently("write", self.url_of(path), put)
 
     def keeps(self, path: str, content: bytes) -> bool:
         """Whether the object has this length and, where the store tells, this MD5."""
@@ -101,22 +143,25 @@ class Bucket:
 
     def move(self, source: Path, path: str) -> None:
         """Upload a local file, check its length there, then remove it here."""
-        size = source.stat().st_size
-        with translated("write", self.url_of(path)):
-            self.filesystem.put_file(str(source), self._key(path))
+        size, key = source.stat().st_size, self._key(path)
+        patiently("write", self.url_of(path), lambda: self.filesystem.put_file(str(source), key))
         self._check(path, size)
         source.unlink()
 
     def entry(self, path: str) -> Entry | None:
         """The object at `path`, or `None`; raises `NotFound` where even the bucket is missing."""
-        with translated("look at", self.url_of(path)):
+        key = self._key(path)
+
+        def look() -> Entry | None:
             try:
-                found = self.filesystem.info(self._key(path))
+                found = self.filesystem.info(key)
             except FileNotFoundError as error:
                 if error.__cause__ is not None and "bucket" in str(error).lower():
                     raise
                 return None
-        return _entry(path, found) if found["type"] == "file" else None
+            return _entry(path, found) if found["type"] == "file" else None
+
+        return patiently("look at", self.url_of(path), look)
 
     def open(self, path: str) -> BinaryIO:
         """A reader that asks for ranges."""
@@ -124,19 +169,29 @@ class Bucket:
 
     def read(self, path: str) -> bytes:
         """The whole object."""
-        with translated("read", self.url_of(path)):
-            return bytes(self.filesystem.cat_file(self._key(path)))
+        key = self._key(path)
+        return patiently("read", self.url_of(path), lambda: bytes(self.filesystem.cat_file(key)))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`."""
+        key, where = self._key(path), self.url_of(path)
+        content = patiently("read", where, lambda: bytes(self.filesystem.cat_file(key, start=start, end=end)))
+        return check_length(content, start, end, where)
 
     def delete(self, path: str) -> None:
         """Remove the object."""
         key = self._key(path)
-        with translated("delete", self.url_of(path)), contextlib.suppress(FileNotFoundError):
-            self.filesystem.rm_file(key)
+
+        def remove() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self.filesystem.rm_file(key)
+
+        patiently("delete", self.url_of(path), remove)
 
     def files(self, folder: str) -> Iterator[Entry]:
         """Every object below `folder`, sorted; only plain names, others are not ours."""
-        with translated("list", self.url_of(folder)):
-            found = self.filesystem.find(self._prefix(folder), detail=True)
+        prefix = self._prefix(folder)
+        found = patiently("list", self.url_of(folder), lambda: self.filesystem.find(prefix, detail=True))
         for key in sorted(found):
             path = str(key).removeprefix(self._root).lstrip("/")
             with contextlib.suppress(Invalid):
@@ -144,13 +199,17 @@ class Bucket:
 
     def folders(self, folder: str) -> list[str]:
         """The last names of the prefixes right below `folder`."""
-        with translated("list", self.url_of(folder)):
+        prefix = self._prefix(folder)
+
+        def look() -> list[Any]:
             try:
-                found = self.filesystem.ls(self._prefix(folder), detail=True)
+                return list(self.filesystem.ls(prefix, detail=True))
             except FileNotFoundError as error:
                 if error.__cause__ is not None and "bucket" in str(error).lower():
                     raise
                 return []
+
+        found = patiently("list", self.url_of(folder), look)
         names = {str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory"}
         return sorted(names - {""})
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from stratalog.schemas.errors import Invalid
 
 from .scratch import Scratch, clean_scratch
-from .storage import Entry, check_path, translated
+from .storage import Entry, check_length, check_path, translated
 
 
 class Folder:
@@ -49,6 +49,26 @@ class Folder:
             except BaseException:
                 source.unlink(missing_ok=True)
                 raise
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write a file on the condition that there is none of its name; returns whether it was written."""
+        target = self._inside(path)
+        with translated("write", str(target)):
+            self._ensure(target.parent)
+            source = self._scratch.file()
+            try:
+                with source.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                # A link, unlike a rename, replaces nothing.
+                with contextlib.suppress(FileExistsError):
+                    target.hardlink_to(source)
+                    return True
+                return False
+            finally:
+                _sync_folder(target.parent)
+                source.unlink(missing_ok=True)
 
     def keeps(self, path: str, content: bytes) -> bool:
         """Whether the file has this very content; makes sure then that it is durable, and marks it as used now."""
@@ -121,6 +141,16 @@ class Folder:
         target = self._inside(path)
         with translated("read", str(target)):
             return target.read_bytes()
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`."""
+        target = self._inside(path)
+        with translated("read", str(target)):
+            descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                file.seek(start)
+                content = file.read(end - start)
+        return check_length(content, start, end, str(target))
 
     def delete(self, path: str) -> None:
         """Remove the file, durably."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
-from stratalog.schemas.errors import DiskBudgetExceeded, Invalid, NotFound, Unavailable
+from stratalog.schemas.errors import Corrupt, DiskBudgetExceeded, Invalid, NotFound, Unavailable
 from stratalog.schemas.ids import check_tenant
 
 PARTIAL_PREFIX = ".partial-"
@@ -63,6 +63,9 @@ class Storage(Protocol):
     def put(self, path: str, content: bytes) -> None:
         """Write a file; durable when it returns."""
 
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write a file on the condition that there is none of its name; returns whether it was written."""
+
     def keeps(self, path: str, content: bytes) -> bool:
         """Whether the file is there with this very content; makes sure then that it is durable."""
 
@@ -80,6 +83,9 @@ class Storage(Protocol):
 
     def read(self, path: str) -> bytes:
         """The whole content; raises `NotFound`."""
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`; raises `NotFound`, and `Corrupt` where the file is shorter."""
 
     def delete(self, path: str) -> None:
         """Remove the file, durably; harmless when it is not there."""
@@ -139,6 +145,13 @@ def open_storage(url: str, storage_options: Mapping[str, str] | None = None) -> 
     if scheme in LOCAL_SCHEMES:
         return Folder(Path(rest))
     return Bucket(scheme, rest, storage_options or {})
+
+
+def check_length(content: bytes, start: int, end: int, where: str) -> bytes:
+    """Return a range that was read, or raise `Corrupt` where the file ended before it."""
+    if len(content) != end - start:
+        raise Corrupt(f"{where} ends before byte {end:,}: it was cut off or replaced")
+    return content
 
 
 @contextlib.contextmanager

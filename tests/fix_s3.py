@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from stratalog.cold import patience
+
 
 class S3Bucket(NamedTuple):
     """A bucket and how to reach it."""
@@ -57,8 +59,9 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Bucket:
 
 
 @pytest.fixture
-def dead_endpoint() -> str:
-    """An address of this machine at which nothing listens."""
+def dead_endpoint(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address of this machine at which nothing listens; nobody waits long for it."""
+    monkeypatch.setattr(patience, "ATTEMPTS_MAX", 2)
     with contextlib.closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{unused.getsockname()[1]}"
