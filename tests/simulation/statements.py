@@ -150,6 +150,19 @@ def update_heads(tx: Transaction, given: Parameters) -> int:
     return written
 
 
+# --- erasure: nobody asks for one here ------------------------------------------------------------------------------
+
+
+@statement("erasure")
+def pending_of_log(tx: Transaction, given: Parameters) -> Rows:
+    return []
+
+
+@statement("erasure")
+def add_related(tx: Transaction, given: Parameters) -> int:
+    return 0
+
+
 # --- ingest ----------------------------------------------------------------------------------------------------------
 
 
