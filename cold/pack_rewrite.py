@@ -1,0 +1,85 @@
+"""Publishing a pack, writing one again without some of its pieces, and removing one.
+
+Order: the new pack is published, read back from storage and compared piece by piece; then the rows in Postgres say in
+one step that the pieces lie there and that the old pack is on its way out; then its file is deleted, with all versions
+that a bucket has of it, and looked for again; then it is forgotten. Readers find every needed piece all the time. A
+crash leaves a pack that is only too many, which the next run removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stratalog.schemas.errors import Corrupt, Unavailable
+
+from .pack_file import PackFile, pack_path
+from .pack_shelf import PackShelf
+from .pack_writer import Made, PackWriter
+from .storage import Storage
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """What a pack became: the new one if anything was left, the pieces that went, the bytes that were freed, damage."""
+
+    made: Made | None
+    gone: tuple[bytes, ...]
+    freed: int
+    problems: tuple[str, ...] = ()
+
+
+def publish(storage: Storage, tenant: str, writer: PackWriter) -> Made:
+    """Finish a pack and put it where it belongs; it was read back whole when this returns."""
+    made = writer.finish()
+    storage.move(writer.path, pack_path(tenant, made.name))
+    problems: list[str] = []
+    back = {piece.digest for piece, _ in PackFile(storage, tenant, made.name, made.bytes).scan(problems)}
+    if problems or back != {piece.digest for piece in made.index.pieces()}:
+        what = [*problems, f"pack {made.name} of {tenant}: pieces are missing"][0]
+        raise Corrupt(
+            f"what was written does not read back: {what}", hint="check the storage; nothing relies on it yet"
+        )
+    return made
+
+
+def rewrite(
+    storage: Storage, shelf: PackShelf, pack: PackFile, drop: Callable[[bytes], bool], *, forced: bool = False
+) -> Rewritten:
+    """Write a pack again without the pieces that `drop` names, then remove it.
+
+    Raises `Corrupt` for a damaged pack, unless `forced`: then what is whole is kept, and the rest goes with the pack.
+    """
+    tenant = pack.tenant
+    writer = PackWriter(tenant, storage.scratch() / f"{pack.name}.rewritten")
+    problems: list[str] = []
+    gone: list[bytes] = []
+    try:
+        for piece, content in pack.scan(problems):
+            if drop(piece.digest):
+                gone.append(piece.digest)
+            else:
+                writer.add(piece.digest, content)
+        if problems and not forced:
+            raise Corrupt(problems[0], hint="restore the pack from a backup")
+        made = publish(storage, tenant, writer) if len(writer) else None
+    finally:
+        writer.abandon()
+    if made is not None and made.name == pack.name:
+        return Rewritten(made, (), 0, tuple(problems))
+    if shelf.table is not None:
+        shelf.table.replace(tenant, pack.name, made)
+    remove(storage, shelf, tenant, pack.name)
+    return Rewritten(made, tuple(gone), pack.size - (made.bytes if made else 0), tuple(problems))
+
+
+def remove(storage: Storage, shelf: PackShelf, tenant: str, name: str) -> None:
+    """Delete the file of a pack of which nothing is needed, make sure that it is gone, and forget it."""
+    path = pack_path(tenant, name)
+    # Erasure must find no older version of a pack that it does not know any more.
+    storage.purge(path)
+    if storage.entry(path) is not None:
+        raise Unavailable(f"pack {name} of {tenant} was deleted and is still there", hint="run it again")
+    shelf.forget(tenant, name)
+    if shelf.table is not None:
+        shelf.table.forget_pack(tenant, name)
