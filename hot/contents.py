@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 import uuid
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ class Contents:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._leftovers_lock = threading.Lock()
 
     def place(self, contents: Sequence[Placed]) -> list[Placed]:
         """Commit the pieces of large contents, which waits for the disk; small ones are handed back as they are."""
@@ -44,9 +46,10 @@ class Contents:
 
     def abandon(self, contents: Sequence[Placed]) -> None:
         """Remove the pieces of contents whose event was refused."""
-        for _, content in contents:
-            if isinstance(content, Chunked):
-                self._forget_chunks(content.content_id)
+        placed = [content.content_id for _, content in contents if isinstance(content, Chunked)]
+        self._note_leftovers(placed)
+        for content_id in placed:
+            self._forget_chunks(content_id)
 
     def _write_chunks(self, content: bytes) -> Chunked:
         content_id = uuid.uuid4().bytes
@@ -101,6 +104,16 @@ class Contents:
         if pointers:
             self._store.delete_range("meta", keys.CHUNKED_PREFIX + start, keys.CHUNKED_PREFIX + stop)
 
+    def erase(self, lsn: int) -> list[int]:
+        """Remove the contents of one event; returns their sizes. Its files still have them until they are purged."""
+        start, stop = keys.lsn_key(lsn), keys.lsn_key(lsn + 1)
+        sizes = [len(content) for _, content in self._store.scan("blobs", start, stop)]
+        pointers = self._store.scan("meta", keys.CHUNKED_PREFIX + start, keys.CHUNKED_PREFIX + stop)
+        sizes += [keys.decode_chunked(value).size for _, value in pointers]
+        if sizes:
+            self.forget(lsn, lsn + 1)
+        return sizes
+
     def forget_orphans(self) -> int:
         """Remove pieces whose event never became durable; only at open, when nobody appends. Returns how many."""
         orphans = [
@@ -108,9 +121,22 @@ class Contents:
             for key, state in self._store.scan("meta", MARKER_PREFIX, keys.prefix_end(MARKER_PREFIX))
             if state == _OPEN
         ]
+        self._note_leftovers(orphans)
         for content_id in orphans:
             self._forget_chunks(content_id)
         return len(orphans)
+
+    def _note_leftovers(self, content_ids: Sequence[bytes]) -> None:
+        """Their bytes stay in files for a while, and no event leads there: an erasure has to know."""
+        if content_ids:
+            with self._leftovers_lock:
+                self._store.commit([Put("meta", keys.META_LEFTOVERS, content_ids[-1])])
+
+    def forget_leftovers(self, noted: bytes) -> None:
+        """All that was given up before this note was read is gone from the files."""
+        with self._leftovers_lock:
+            if self._store.get("meta", keys.META_LEFTOVERS) == noted:
+                self._store.delete_range("meta", keys.META_LEFTOVERS, keys.META_LEFTOVERS + b"\0")
 
     def _forget_chunks(self, content_id: bytes) -> None:
         self._store.delete_range("chunks", content_id, _after(content_id))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from stratalog.schemas.errors import (
     Invalid,
     NotFound,
 )
-from stratalog.schemas.protocols import Put, Store
+from stratalog.schemas.protocols import Put, Store, go_on
 from stratalog.schemas.settings import HotSettings
 
 from . import keys
 from .budget import DiskBudget
 from .committer import Committer, Staged, ThreadWaiter
 from .contents import Contents
+from .erasing import Erasing
+from .erasure import ErasedHere, Erasure
 from .events import Events
 from .files import FileLock, modified_s
 from .intake import Intake
@@ -105,6 +107,17 @@ class Engine:
         )
         budget = DiskBudget(folder, settings.disk_free_min)
         self.intake = Intake(self.stager, self._committer, self.contents, budget, settings, self._check_open)
+        self._erasure = Erasure(
+            store,
+            self._heads,
+            self.contents,
+            commit=self._commit,
+            unpruned=self._prune_lock,
+            pruned_lsn=lambda: self._pruned.lsn,
+            settle=self.intake.settle,
+            folder=folder,
+        )
+        self.erasing = Erasing(self.erase)
 
     def _open_head(self) -> None:
         """From the first commit on, HEAD must not say any more that the log was closed in order: see `has_more`."""
@@ -122,6 +135,17 @@ class Engine:
     def step(self) -> bool:
         """Commit what is next, in an engine without a thread; whether there was something."""
         return self._committer.step()
+
+    def _commit(self, make: Callable[[], list[Put]]) -> None:
+        """Commit what `make`, called under the lock, returns, with all heads, behind what is staged already."""
+        waiter = ThreadWaiter()
+        with self._committer.lock:
+            self._check_open()
+            puts = make()
+            self._save_asked = True
+            size = sum(len(put.value) for put in puts)
+            self._committer.stage(Staged(puts, 0, self.stager.last, size, waiter, None))
+        self._committer.wait(waiter)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -280,13 +304,7 @@ class Engine:
             if position is None:
                 raise Corrupt(f"the event at LSN {bound} is missing")
             self.replication.write()
-            waiter = ThreadWaiter()
-            with self._committer.lock:
-                self._check_open()
-                self._save_asked = True
-                put = Put("meta", keys.META_PRUNED, keys.encode(position))
-                self._committer.stage(Staged([put], 0, self.stager.last, 0, waiter, None))
-            self._committer.wait(waiter)
+            self._commit(lambda: [Put("meta", keys.META_PRUNED, keys.encode(position))])
             self._pruned = position
             self._remove(bound)
             return bound
@@ -299,6 +317,17 @@ class Engine:
             self.contents.forget(start, bound + 1)
             self.store.delete_range("events", keys.lsn_key(start), keys.lsn_key(bound + 1))
             self.openings.forget(bound)
+
+    # --- erasing -----------------------------------------------------------------------------------------------------
+
+    def erase(self, trajectory_ids: Sequence[uuid.UUID], pause: Callable[[], None] = go_on) -> ErasedHere:
+        """Erase trajectories from this log, whether they are here or not; see `Erasure.erase`."""
+        self._check_open()
+        return self._erasure.erase(trajectory_ids, pause)
+
+    def erased(self) -> dict[uuid.UUID, bool]:
+        """The trajectories that were erased here or must not come here, and whether their bytes are gone."""
+        return self._erasure.erased()
 
     def close(self) -> None:
         """Commit what is staged, save the heads and the marks, release everything."""

@@ -15,12 +15,12 @@ from stratalog.schemas.errors import Unavailable
 
 FRAME_BYTES_MAX = (1 << 31) - 1
 REQUEST_BYTES_MAX = 16 << 20
-"""A request names positions; what claims to be larger is no request, and its length is not believed."""
+"""A request names positions or trajectories; what claims to be larger is no request, and its length is not believed."""
 _LENGTH = struct.Struct(">I")
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """`operation` is one of hello, read, acknowledge, status, heads, envelopes, blob; the rest as it needs."""
+    """`operation` is one of those that `serving` knows; the rest as it needs."""
 
     operation: str
     arguments: dict[str, Any] = {}

@@ -8,7 +8,7 @@ and not used since are dropped from memory and read again when needed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -35,6 +35,7 @@ class Heads:
         self._dirty: set[int] = set()
         self._live: dict[int, int] = {}
         self._live_changed: dict[int, int] = {}
+        self._marking: set[int] = set()
         self.saved_lsn = 0
         stored = store.get("meta", keys.META_HEADS)
         if stored is not None:
@@ -69,6 +70,32 @@ class Heads:
         number = head.trajectory_id.int
         self._heads[number] = head
         self._dirty.add(number)
+
+    def erase(self, trajectory_id: uuid.UUID) -> Head | None:
+        """Forget the secret, so that nothing is added any more; returns the head, `None` where it is not here.
+
+        The caller commits a marker for it, and then calls `marked`.
+        """
+        head = self.get(trajectory_id)
+        self._marking.add(trajectory_id.int)
+        if head is None:
+            return None
+        self.adopt(msgspec.structs.replace(head, secret=b""))
+        if self._live.pop(trajectory_id.int, None) is not None:
+            self._live_changed[trajectory_id.int] = 0
+        return head
+
+    def marked(self, trajectory_ids: Iterable[uuid.UUID]) -> None:
+        """The markers of these are in the store."""
+        self._marking.difference_update(trajectory_id.int for trajectory_id in trajectory_ids)
+
+    def is_erased(self, trajectory_id: uuid.UUID) -> bool:
+        """Whether a trajectory was erased here, or must not come here."""
+        head = self.get(trajectory_id)
+        if head is not None and not head.secret:
+            return True
+        marked = self._store.get("meta", keys.ERASED_PREFIX + trajectory_id.bytes) is not None
+        return marked or trajectory_id.int in self._marking
 
     def _pin(self, head: Head, kind: str) -> None:
         number = head.trajectory_id.int

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from stratalog.schemas.errors import InDoubt, StratalogError
+from stratalog.schemas.errors import InDoubt, StratalogError, Unavailable
 from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
 
@@ -26,6 +27,7 @@ from .keys import Head
 from .staging import NewEvent, PreparedEvent, Receipt, Stager, place, prepare
 
 NO_NOTES: Mapping[bytes, bytes] = {}
+SETTLE_WAIT_S = 60.0
 
 
 class Addition(NamedTuple):
@@ -56,6 +58,34 @@ class _Ready(NamedTuple):
     future: asyncio.Future[list[Receipt]]
 
 
+class Placements:
+    """The appends that are making large content durable just now."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._going_on: set[object] = set()
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """From before the first byte is written until its event is staged or refused."""
+        placement = object()
+        with self._changed:
+            self._going_on.add(placement)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._going_on.discard(placement)
+                self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Wait for those that are going on now; raises `Unavailable` where they take too long."""
+        with self._changed:
+            before = set(self._going_on)
+            if not self._changed.wait_for(lambda: not before & self._going_on, SETTLE_WAIT_S):
+                raise Unavailable("appends of large content are still going on", hint="erase again")
+
+
 class Intake:
     """Callable from any thread; `check_open` raises where nothing may be staged any more."""
 
@@ -76,6 +106,7 @@ class Intake:
         self._check_open = check_open
         self._noted: dict[asyncio.AbstractEventLoop, list[_Noted]] = {}
         self._placing: set[asyncio.Task[None]] = set()
+        self._placements = Placements()
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -84,8 +115,13 @@ class Intake:
         self._check_open()
         self._budget.check()
         events = self._prepare(addition, now_us)
-        if _is_large(events):
-            events = self._place(events)
+        if not _is_large(events):
+            self._stage(addition, events, waiter)
+            return
+        with self._placements.one():
+            self._stage(addition, self._place(addition, events), waiter)
+
+    def _stage(self, addition: Addition, events: Sequence[PreparedEvent], waiter: Waiter) -> None:
         try:
             with self._committer.lock:
                 self._check_open()
@@ -131,11 +167,11 @@ class Intake:
         try:
             self._check_open()
             self._budget.check()
-            events = await asyncio.to_thread(self._place, ready.events)
+            with self._placements.one():
+                events = await asyncio.to_thread(self._place, ready.addition, ready.events)
+                self._stage_ready(asyncio.get_running_loop(), [ready._replace(events=events)])
         except Exception as error:  # noqa: BLE001 - as in `stage_noted`
             _fail(ready.future, error)
-        else:
-            self._stage_ready(asyncio.get_running_loop(), [ready._replace(events=events)])
 
     def _stage_ready(self, loop: asyncio.AbstractEventLoop, ready: Sequence[_Ready]) -> None:
         try:
@@ -185,8 +221,17 @@ class Intake:
     def _prepare(self, addition: Addition, now_us: int) -> list[PreparedEvent]:
         return [prepare(event, self._settings, now_us) for event in addition.events]
 
-    def _place(self, prepared: Sequence[PreparedEvent]) -> list[PreparedEvent]:
-        """Make large content durable, which waits for the disk; then the events must be staged or abandoned."""
+    def settle(self) -> None:
+        """Wait until all appends that have begun to make large content durable are staged or refused."""
+        self._placements.settle()
+
+    def _place(self, addition: Addition, prepared: Sequence[PreparedEvent]) -> list[PreparedEvent]:
+        """Make large content durable, which waits for the disk; then the events must be staged or abandoned.
+
+        What would be refused just now is refused here: nothing of an erased trajectory is written.
+        """
+        with self._committer.lock:
+            self._head(addition)
         placed: list[PreparedEvent] = []
         try:
             for event in prepared:
@@ -201,12 +246,14 @@ class Intake:
         receipts: list[Receipt] = []
         size = 0
         if events:
-            after = addition.after
-            head = after() if callable(after) else self._stager.known(after)
-            puts, receipts, size = self._stager.stage(head, events)
+            puts, receipts, size = self._stager.stage(self._head(addition), events)
         if addition.notes:
             puts += [Put("meta", keys.NOTE_PREFIX + key, value) for key, value in addition.notes.items()]
         return puts, receipts, size
+
+    def _head(self, addition: Addition) -> Head:
+        after = addition.after
+        return after() if callable(after) else self._stager.known(after)
 
     def _abandon(self, events: Sequence[PreparedEvent], why: Exception) -> None:
         """Remove the content of events that are refused."""

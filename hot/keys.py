@@ -22,11 +22,18 @@ HEAD_PREFIX = b"h/"
 LIVE_PREFIX = b"l/"
 """Trajectories that still need their events here, with the first LSN they need."""
 NOTE_PREFIX = b"n/"
+IMPORT_NOTE_PREFIX = NOTE_PREFIX + b"import/"
+"""And the id of a trajectory: notes about that one alone, which go with it."""
+ERASED_PREFIX = b"e/"
+"""Trajectories that were erased here, or must not come here: `ERASING`, or `GONE` once no file has a byte of them."""
+META_LEFTOVERS = b"leftovers"
+"""There while files may hold bytes that no event leads to: of pieces, or of events, that were given up."""
 OPENING_PREFIX = b"o/"
 """Where the log ended when it was opened, to the random id of that opening: see `openings.py`."""
 CHUNKED_PREFIX = b"c/"
 """LSN ‖ SHA-256 of a large content, to its id and length."""
 
+ERASING, GONE = b"\1", b"\0"
 LSN_MAX = (1 << 64) - 1
 
 
@@ -69,7 +76,7 @@ class Cursor(Position, frozen=True, array_like=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The last event of a trajectory in this log. `first_lsn` starts its segment here."""
+    """The last event of a trajectory in this log. `first_lsn` starts its segment here; erasure empties `secret`."""
 
     tenant: str
     trajectory_id: uuid.UUID

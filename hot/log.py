@@ -32,6 +32,7 @@ from stratalog.schemas.events import EventBody, TaskStarted
 from . import keys
 from .committer import ThreadWaiter
 from .engine import Engine
+from .erasure import ErasedHere
 from .home import Home
 from .intake import NO_NOTES, Addition
 from .keys import Head
@@ -352,6 +353,22 @@ class HotLog:
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
         """Postgres has committed everything up to `lsn`, compared by hash; lets prune go on."""
         self.engine.acknowledge(lsn, digest, quarantined)
+
+    async def erase(self, trajectory_ids: Sequence[uuid.UUID]) -> ErasedHere:
+        """Erase trajectories from this log, whether they are here or not; returns when no file of it has a byte of
+        them. Their headers and hashes stay; nothing can be added to them any more (`Erased`).
+
+        Takes seconds for each GB of the log, while appends of others go on. The same call goes on after a crash.
+        """
+        return await asyncio.to_thread(self.engine.erase, trajectory_ids)
+
+    def erase_blocking(self, trajectory_ids: Sequence[uuid.UUID]) -> ErasedHere:
+        """`erase`, for threads."""
+        return self.engine.erase(trajectory_ids)
+
+    def erased(self) -> dict[uuid.UUID, bool]:
+        """The trajectories that were erased here or must not come here, and whether their bytes are gone."""
+        return self.engine.erased()
 
     def prune(self) -> int:
         """Forget what is replicated and not needed; returns the LSN up to which the log is pruned."""

@@ -135,10 +135,10 @@ def follow(heads: Heads, envelope: Envelope) -> Head:
     head = heads.get(header.trajectory_id)
     imported = ended = False
     if envelope.previous_lsn == 0:
-        if envelope.secret is None:
+        if envelope.secret is None and not envelope.erased:
             raise Corrupt(f"the segment that starts at LSN {envelope.lsn} has no secret")
         after = START if header.sequence_number == 0 else Link(header.sequence_number - 1, header.previous_hash)
-        secret, first_lsn, first_sequence = envelope.secret, envelope.lsn, header.sequence_number
+        secret, first_lsn, first_sequence = envelope.secret or b"", envelope.lsn, header.sequence_number
     else:
         if head is None or head.lsn != envelope.previous_lsn:
             raise Corrupt(f"the event at LSN {envelope.lsn} follows LSN {envelope.previous_lsn}, which is not its head")

@@ -13,17 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
 
 from stratalog.schemas.errors import Corrupt, InDoubt, Invalid
-from stratalog.schemas.protocols import Put
+from stratalog.schemas.protocols import Put, Range, go_on
 from stratalog.schemas.settings import HotSettings
 
 from .faults import translate
+from .purge import Purge
 
 SPACES = ("events", "blobs", "chunks", "meta")
 BLOB_SPACES = ("blobs", "chunks")
@@ -65,7 +66,9 @@ class RocksStore:
         _Process.use()
         self.path = path
         self._failed: str | None = None
+        self._free_min = settings.disk_free_min
         self._commit_lock = threading.Lock()
+        self._purge_lock = threading.Lock()
         self._users = 0
         self._closed = False
         self._mutex = threading.Lock()
@@ -193,6 +196,11 @@ class RocksStore:
             except Exception as error:
                 self._failed = str(error)
                 raise
+
+    def purge(self, ranges: Sequence[Range], pause: Callable[[], None] = go_on) -> None:
+        """See `Store.purge`."""
+        with self._purge_lock:
+            Purge(self.path, self._families, BLOB_SPACES, self._using, self._free_min).run(ranges, pause)
 
     def disk_bytes(self) -> int:
         """Bytes of all files of the database."""

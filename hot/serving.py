@@ -25,6 +25,7 @@ from stratalog.schemas.errors import Corrupt, CursorMismatch, Invalid, NotFound,
 
 from . import frames
 from .engine import Engine
+from .erasure import ErasedHere
 from .frames import Reply, Request
 from .keys import Cursor
 
@@ -234,6 +235,15 @@ def _blob(engine: Engine, arguments: dict[str, Any]) -> bytes:
     return engine.contents.get(arguments["lsn"], arguments["sha256"])
 
 
+def _erase(engine: Engine, arguments: dict[str, Any]) -> ErasedHere | None:
+    wait_s = min(arguments.get("wait_s", 0.0), WAIT_S_MAX)
+    return engine.erasing.ask([uuid.UUID(text) for text in arguments["trajectory_ids"]], wait_s)
+
+
+def _erased(engine: Engine, arguments: dict[str, Any]) -> list[tuple[str, bool]]:
+    return [(str(trajectory_id), gone) for trajectory_id, gone in engine.erased().items()]
+
+
 _OPERATIONS = {
     "hello": _hello,
     "read": _read,
@@ -242,4 +252,6 @@ _OPERATIONS = {
     "heads": _heads,
     "envelopes": _envelopes,
     "blob": _blob,
+    "erase": _erase,
+    "erased": _erased,
 }

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from stratalog.schemas.errors import InDoubt, Invalid
-from stratalog.schemas.protocols import Put
+from stratalog.schemas.protocols import Put, Range, go_on
 
 Operation = Put | tuple[str, bytes, bytes]
 """A put, or a range that was deleted: (space, start, stop)."""
@@ -28,6 +28,32 @@ class SimDisk:
         """Lose power: of the batches that were not synced, the first `keep` have reached the device."""
         del self.batches[self.synced + keep :]
         self.synced = len(self.batches)
+
+    def forget(self, ranges: Sequence[Range]) -> None:
+        """Forget the values of puts in `ranges` that a later synced operation replaced or deleted."""
+        kept: list[tuple[Operation, ...]] = []
+        replaced: set[tuple[str, bytes]] = set()
+        deleted: list[tuple[str, bytes, bytes]] = []
+        for batch in reversed(self.batches[: self.synced]):
+            operations: list[Operation] = []
+            for operation in reversed(batch):
+                if not isinstance(operation, Put):
+                    deleted.append(operation)
+                    operations.append(operation)
+                    continue
+                place = (operation.space, operation.key)
+                gone = place in replaced or any(
+                    space == operation.space and start <= operation.key < stop for space, start, stop in deleted
+                )
+                replaced.add(place)
+                if not gone or not any(_is_in(operation, wanted) for wanted in ranges):
+                    operations.append(operation)
+            kept.append(tuple(reversed(operations)))
+        self.batches[: self.synced] = reversed(kept)
+
+
+def _is_in(put: Put, wanted: Range) -> bool:
+    return wanted.space == put.space and wanted.start <= put.key and (wanted.stop is None or put.key < wanted.stop)
 
 
 class SimStore:
@@ -116,6 +142,13 @@ class SimStore:
     def delete_range(self, space: str, start: bytes, stop: bytes) -> None:
         """Forget `start <= key < stop`; durable with the next commit."""
         self._write(((space, start, stop),), sync=False)
+
+    def purge(self, ranges: Sequence[Range], pause: Callable[[], None] = go_on) -> None:
+        """See `Store.purge`: of what was written, only what is still valid stays."""
+        pause()
+        self._write((), sync=True)
+        with self._mutex:
+            self._disk.forget(ranges)
 
     def disk_bytes(self) -> int:
         """Bytes of all keys and values."""

@@ -19,6 +19,8 @@ from stratalog.schemas.errors import (
     Conflict,
     Corrupt,
     CursorMismatch,
+    DiskBudgetExceeded,
+    InDoubt,
     Invalid,
     Locked,
     NotFound,
@@ -27,6 +29,7 @@ from stratalog.schemas.errors import (
 )
 
 from . import frames, serving
+from .erasure import ErasedHere
 from .frames import Reply, Request
 from .home import Home
 from .keys import Cursor, Head
@@ -38,8 +41,10 @@ __all__ = ["Cursor", "LogEvent", "LogReader", "LogSource", "has_more", "open_sou
 
 CONNECT_TIMEOUT_S = 2.0
 REPLY_TIMEOUT_S = 60.0
+ERASE_TOGETHER_MAX = 10_000
 _ERRORS: dict[str, type[StratalogError]] = {
-    error.code: error for error in (Conflict, Corrupt, CursorMismatch, Invalid, Locked, NotFound)
+    error.code: error
+    for error in (Conflict, Corrupt, CursorMismatch, DiskBudgetExceeded, InDoubt, Invalid, Locked, NotFound)
 }
 
 
@@ -73,6 +78,19 @@ class LogSource(Protocol):
 
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
         """Say what Postgres has committed and compared."""
+
+    def erase(self, trajectory_ids: Sequence[uuid.UUID]) -> ErasedHere:
+        """Erase trajectories from this log, whether they are here or not; returns when their bytes are gone.
+
+        Takes seconds for each GB of the log; the same call goes on after whatever ended it. Raises `Locked` like
+        `read`, `DiskBudgetExceeded`, `Unavailable` (also where the owner is a version that cannot erase).
+        """
+
+    def erased(self) -> dict[uuid.UUID, bool]:
+        """The trajectories that were erased here or must not come here, and whether their bytes are gone.
+
+        Raises `Unavailable` where the owner is a version that cannot erase.
+        """
 
     def close(self) -> None:
         """Release the log."""
@@ -225,6 +243,33 @@ class SocketSource:
         """See `LogSource`."""
         self._ask("acknowledge", lsn=lsn, hash=digest, quarantined=list(quarantined))
 
+    def erase(self, trajectory_ids: Sequence[uuid.UUID]) -> ErasedHere:
+        """See `LogSource`. More than one request carries are erased one part after the other."""
+        done = ErasedHere()
+        for first in range(0, len(trajectory_ids), ERASE_TOGETHER_MAX):
+            part = [str(trajectory_id) for trajectory_id in trajectory_ids[first : first + ERASE_TOGETHER_MAX]]
+            result = None
+            while result is None:
+                result = self._ask_to_erase("erase", trajectory_ids=part, wait_s=serving.WAIT_S_MAX)
+            events, contents, size = result
+            done = ErasedHere(done.events + events, done.contents + contents, done.bytes + size)
+        return done
+
+    def erased(self) -> dict[uuid.UUID, bool]:
+        """See `LogSource`."""
+        return {uuid.UUID(text): gone for text, gone in self._ask_to_erase("erased")}
+
+    def _ask_to_erase(self, operation: str, **arguments: Any) -> Any:
+        try:
+            return self._ask(operation, **arguments)
+        except Invalid as error:
+            if "unknown operation" not in error.message:
+                raise
+            raise Unavailable(
+                f"the owner of the log {self.log_id} runs a version of stratalog that cannot erase",
+                hint="start that process again with this version; it is asked again then",
+            ) from error
+
     def status(self) -> dict[str, Any]:
         """See `LogReader`."""
         result: dict[str, Any] = self._ask("status")
@@ -299,6 +344,14 @@ class LocalSource:
     def acknowledge(self, lsn: int, digest: bytes, quarantined: Sequence[int] = ()) -> None:
         """See `LogSource`."""
         self._engine.acknowledge(lsn, digest, quarantined)
+
+    def erase(self, trajectory_ids: Sequence[uuid.UUID]) -> ErasedHere:
+        """See `LogSource`."""
+        return self._engine.erase(trajectory_ids, self._yield)
+
+    def erased(self) -> dict[uuid.UUID, bool]:
+        """See `LogSource`."""
+        return self._engine.erased()
 
     def status(self) -> dict[str, Any]:
         """See `LogReader`."""

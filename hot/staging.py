@@ -26,7 +26,7 @@ from stratalog.schemas.envelope import (
     encode_record,
     hash_header,
 )
-from stratalog.schemas.errors import Conflict, Invalid, NotFound
+from stratalog.schemas.errors import Conflict, Erased, Invalid, NotFound
 from stratalog.schemas.events import KINDS, SCHEMA_VERSION, EventBody, TrajectoryClaimed, Unknown
 from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
@@ -180,6 +180,7 @@ class Stager:
 
     def start(self, tenant: str, trajectory_id: uuid.UUID, secret: bytes) -> Head:
         """The head of a trajectory before its first event; raises `Conflict` where it exists."""
+        self._check_not_erased(trajectory_id)
         if self._heads.get(trajectory_id) is not None:
             raise Conflict(f"trajectory {trajectory_id} is already in this log", hint="append to it instead")
         return _head_before(tenant, trajectory_id, START, 0, secret)
@@ -192,14 +193,22 @@ class Stager:
         if not START.sequence_number <= after.sequence_number < EPOCH_MAX:
             raise Invalid(f"{after.sequence_number} is not a sequence number")
         check_epoch(epoch)
+        self._check_not_erased(trajectory_id)
         return _head_before(tenant, trajectory_id, after, epoch, secret)
 
     def known(self, trajectory_id: uuid.UUID) -> Head:
         """The head of a trajectory that is here; raises `NotFound`."""
         head = self._heads.get(trajectory_id)
         if head is None:
+            self._check_not_erased(trajectory_id)
             raise NotFound(f"trajectory {trajectory_id} is not in this log", hint="start it, or resume it here")
+        if not head.secret:
+            raise _erased(trajectory_id)
         return head
+
+    def _check_not_erased(self, trajectory_id: uuid.UUID) -> None:
+        if self._heads.is_erased(trajectory_id):
+            raise _erased(trajectory_id)
 
     def stage(self, head: Head, events: Sequence[PreparedEvent]) -> tuple[list[Put], list[Receipt], int]:
         """The puts of `events` after `head`, their receipts, and the bytes they take. Changes nothing if it raises."""
@@ -254,6 +263,10 @@ class Stager:
             head.ended,
         )
         return following, encode_record(head.lsn, header, encoded, secret=head.secret if starts else None)
+
+
+def _erased(trajectory_id: uuid.UUID) -> Erased:
+    return Erased(f"trajectory {trajectory_id} was erased, nothing can be added to it")
 
 
 def _head_before(tenant: str, trajectory_id: uuid.UUID, after: Link, epoch: int, secret: bytes) -> Head:

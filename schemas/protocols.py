@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -19,6 +19,18 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     space: str
     key: Key
     value: Value
+
+
+class Range(msgspec.Struct, frozen=True, order=True):
+    """The keys `start <= key < stop` of a key space; no `stop`: to its end."""
+
+    space: str
+    start: Key = b""
+    stop: Key | None = None
+
+
+def go_on() -> None:
+    """Between two pieces of work: go on."""
 
 
 class Store(Protocol):
@@ -44,6 +56,13 @@ class Store(Protocol):
 
     def delete_range(self, space: str, start: Key, stop: Key) -> None:
         """Forget `start <= key < stop`; durable at the latest with the next commit."""
+
+    def purge(self, ranges: Sequence[Range], pause: Callable[[], None] = go_on) -> None:
+        """Make the bytes go of what was replaced or deleted in `ranges` before this call: when it returns, no file
+        holds such a value, and all that was written before is durable. Takes as long as it takes to write the
+        neighbours anew; other calls go on meanwhile. `pause` is called between pieces of the work and may raise to
+        stop it; the same call later goes on. Raises `DiskBudgetExceeded` where there is no room for the new files.
+        """
 
     def disk_bytes(self) -> int:
         """Bytes on disk, roughly."""

@@ -20,7 +20,7 @@ from stratalog.hot.source import Cursor, LogEvent, LogSource
 from stratalog.schemas.chain import ChainCheck
 from stratalog.schemas.codec import Event
 from stratalog.schemas.events import Annotation, ToolResult
-from stratalog.schemas.protocols import Put, Store
+from stratalog.schemas.protocols import Put, Range, Store, go_on
 from stratalog.schemas.settings import HotSettings
 
 MB = 1 << 20
@@ -112,6 +112,9 @@ class GatedStore:
 
     def delete_range(self, space: str, start: bytes, stop: bytes) -> None:
         self._store.delete_range(space, start, stop)
+
+    def purge(self, ranges: Sequence[Range], pause: Callable[[], None] = go_on) -> None:
+        self._store.purge(ranges, pause)
 
     def disk_bytes(self) -> int:
         return self._store.disk_bytes()
