@@ -1,10 +1,14 @@
 """Legal holds: what may not be deleted, by whom and why, and until when.
 
-Guarantee: from the moment that `place` returns, nothing that the hold covers leaves the warm tier, but for what `place`
-reports as already done. It excludes all deletions for the length of its transaction (see 003_retention.sql), cancels
-those that are planned and tells of the others; a deletion that has started (its partition is being dropped) keeps what
-is held, because the hold is looked up again in the very transaction of the drop. The history is never changed: a
-release is a row, too, and Postgres refuses to update or delete any.
+A hold covers what it names, and all that descends from it (forks, sub-agents), also what comes later. What these
+descend from is kept, too, because a branch refers to what its parent holds.
+
+Guarantee: from the moment that `place` returns, nothing that the hold covers leaves any tier, but for what `place`
+reports as done or lost. It excludes all deletions for the length of its transaction (see 003_retention.sql), cancels
+those that are planned and tells of the others. A deletion that has started in the warm tier (its partition is being
+dropped) or for bulky content keeps what is held, because the hold is looked up again in the very transaction that
+deletes; one that has started in the cold tier is beyond its point of no return. The history is never changed: a release
+is a row, too, and Postgres refuses to update or delete any.
 """
 
 from __future__ import annotations
@@ -41,17 +45,29 @@ class Placed(msgspec.Struct, frozen=True):
     hold_id: int
     matter: str
     trajectories: int
+    """Known here, with those that descend from what the hold names."""
+    descendants: int
+    """Those of them that a set or a selection does not name itself."""
     unknown: int
+    ancestors: int
+    """Others that are kept because what is covered descends from them."""
     cancelled: int
     """Planned deletions that will not start."""
     started: int
-    """Deletions whose partition is being dropped; what is held of it is kept when that goes on."""
+    """Deletions under way in Postgres or for bulky content; what is still there of that is kept when they go on."""
     done: int
     """Deletions that came before the hold: these events are in the cold tier alone."""
+    content_done: int
+    """Bulky content that went before the hold; the events are there."""
+    lost: int
+    """Deletions in the cold tier that are done or beyond their point of no return: these events are in no tier."""
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """One hold as it is listed; `trajectories` counts those that it names, of a tenant those that are known here."""
+    """One hold as it is listed; `trajectories` counts those that it names, of a tenant those that are known here.
+
+    `descendants` counts what else it covers now, because it descends from what a set or a selection names.
+    """
 
     hold_id: int
     matter: str
@@ -62,6 +78,7 @@ class Hold(msgspec.Struct, frozen=True):
     reason: str
     placed_at: dt.datetime
     trajectories: int
+    descendants: int
     released_by: str | None
     release_reason: str | None
     released_at: dt.datetime | None
@@ -91,13 +108,34 @@ def place(conn: Connection, matter: str, scope: Scope, *, by: str, reason: str) 
         (hold_id,) = row
         if found:
             conn.execute(sql["insert_trajectories"], {"hold_id": hold_id, "ids": sorted(set(found))})
-        states = conn.execute(sql["lock_deletions"], {"hold_id": hold_id}).fetchall()
-        planned = [deletion_id for deletion_id, state in states if state == "planned"]
-        conn.execute(sql["cancel_deletions"], {"ids": planned, "reason": f"held by {matter}"})
-        covered = conn.execute(sql["covered"], {"hold_id": hold_id}).fetchone()
-    assert covered is not None
-    counts = [sum(state == wanted for _, state in states) for wanted in ("planned", "started", "done")]
-    return Placed(hold_id, matter, *covered, *counts)
+        found_deletions = [_Met(*met) for met in conn.execute(sql["lock_deletions"], {"hold_id": hold_id})]
+        for covered, why in ((True, f"held by {matter}"), (False, f"needed by a branch held by {matter}")):
+            planned = [met.deletion_id for met in found_deletions if met.state == "planned" and met.covered is covered]
+            conn.execute(sql["cancel_deletions"], {"ids": planned, "reason": why})
+        counts = conn.execute(sql["covered"], {"hold_id": hold_id}).fetchone()
+    assert counts is not None
+    return Placed(hold_id, matter, *counts, *_outcomes(found_deletions))
+
+
+class _Met(msgspec.Struct, frozen=True):
+    """A deletion that a new hold has met: of what it covers, or of what that descends from."""
+
+    deletion_id: int
+    state: str
+    tier: str
+    covered: bool
+
+
+def _outcomes(met: Sequence[_Met]) -> tuple[int, int, int, int, int]:
+    """How many were cancelled, go on without what is held, were done in Postgres, of content, in the cold tier."""
+    kinds = [(one.tier, one.state) for one in met]
+    return (
+        sum(state == "planned" for _, state in kinds),
+        sum(state == "started" and tier != "cold" for tier, state in kinds),
+        kinds.count(("warm", "done")),
+        kinds.count(("bulky", "done")),
+        kinds.count(("cold", "started")) + kinds.count(("cold", "done")),
+    )
 
 
 def select(conn: Connection, where: str) -> list[uuid.UUID]:

@@ -10,8 +10,9 @@ loading, and without a policy nothing is ever deleted: `plan` and `apply` see on
     status = ["failed", "cancelled"]
     labels = { team = "research" }
     warm = "7d"                 # rows leave Postgres this long after the end; left out: never
-    cold = "104w"
-    bulky = "30d"
+    cold = "104w"               # the events leave the lake, too
+    bulky = "30d"               # content that events refer to goes, the events stay
+    undated = "import"          # imports without any time: the clocks run from when they came here; left out: never
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -39,6 +41,11 @@ POLICIES_MAX = 1000
 STATUSES = ("pending", "running", "waiting_approval", "escalated", "imported", *sorted(ENDED))
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HINT = "nothing was changed; see docs/retention.md for what a policy may say"
+HOT_RULE = (
+    "each hot log forgets by itself what Postgres has committed and compared by hash, "
+    "but for what a live trajectory needs to go on"
+)
+"""Why there is no clock for the hot tier."""
 
 Names = str | list[str]
 
@@ -54,6 +61,8 @@ class Policy(msgspec.Struct, frozen=True):
     warm_us: int | None = None
     cold_us: int | None = None
     bulky_us: int | None = None
+    undated: str = "keep"
+    """Whether the clocks of undated imports never run (`keep`), or from when they came here (`import`)."""
 
 
 class Policies(msgspec.Struct, frozen=True):
@@ -86,6 +95,8 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warm: str | None = None
     cold: str | None = None
     bulky: str | None = None
+    hot: str | None = None
+    undated: Literal["keep", "import"] = "keep"
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,10 +149,13 @@ def _policy(entry: _Entry) -> Policy:
         raise Invalid(f"{where}: there is no status {unknown[0]!r}", hint=f"write one of {', '.join(STATUSES)}")
     if any("\0" in text for text in (*(models or ()), *entry.labels, *entry.labels.values())):
         raise Invalid(f"{where}: there is a NUL in a text", hint=_HINT)
+    if entry.hot is not None:
+        raise Invalid(f"{where}: hot has no clock: {HOT_RULE}", hint="leave it out; see docs/retention.md")
     warm_us, cold_us, bulky_us = (_clock(text, where) for text in (entry.warm, entry.cold, entry.bulky))
     if warm_us is not None and cold_us is not None and cold_us < warm_us:
         raise Invalid(f"{where}: cold is shorter than warm, which lies above it", hint=_HINT)
-    return Policy(entry.name, tenants, models, statuses, entry.labels, warm_us, cold_us, bulky_us)
+    clocks = (warm_us, cold_us, bulky_us)
+    return Policy(entry.name, tenants, models, statuses, entry.labels, *clocks, undated=entry.undated)
 
 
 def _names(names: Names | None, where: str) -> tuple[str, ...] | None:
@@ -185,8 +199,8 @@ def policies_in_force(conn: Connection) -> list[Policy]:
     with answering(), conn.transaction():
         rows = conn.execute(statements("retention")["policies"]).fetchall()
     return [
-        Policy(name, _tuple(tenants), _tuple(models), _tuple(statuses), labels, *clocks)
-        for name, tenants, models, statuses, labels, *clocks in rows
+        Policy(name, _tuple(tenants), _tuple(models), _tuple(statuses), labels, *rest)
+        for name, tenants, models, statuses, labels, *rest in rows
     ]
 
 
@@ -211,4 +225,5 @@ def _row(version: int, place: int, policy: Policy) -> dict[str, object]:
         "warm_us": policy.warm_us,
         "cold_us": policy.cold_us,
         "bulky_us": policy.bulky_us,
+        "undated": policy.undated,
     }

@@ -1,7 +1,7 @@
 """What the policies in force would do: a dry run that changes nothing, from one view of the database.
 
-Only the warm tier's part is executed by this version. The clocks for the cold tier and for bulky content are counted,
-so that one sees what they mean, and nothing else.
+Each tier has a clock of its own, but for the hot logs, which forget by a rule of their own (`hot`). What no clock will
+reach is counted, too, with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ EXECUTED_TIERS = ("warm",)
 class Line(msgspec.Struct, frozen=True):
     """What one policy asks for in one tier of one tenant. `keeps` says what stands against it, empty if nothing does.
 
-    `bytes` are bodies and projections as stored, `None` where that is not known before it is done.
+    `bytes` are bodies and projections as stored, `None` where that is not known before it is done. `matters` are those
+    that hold it, or that hold a branch of it.
     """
 
     tier: str
@@ -56,6 +57,14 @@ class Upcoming(msgspec.Struct, frozen=True):
     trajectories: int
 
 
+class Never(msgspec.Struct, frozen=True):
+    """Trajectories of a tenant that no clock will reach as things stand, and why."""
+
+    tenant: str
+    why: str
+    trajectories: int
+
+
 class Plan(msgspec.Struct, frozen=True):
     """The dry run. `version` is `None` as long as nothing was loaded; then nothing is deleted."""
 
@@ -68,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True):
     upcoming: tuple[Upcoming, ...]
     partitions: tuple[Partition, ...]
     """Those that would be dropped whole."""
+    never: tuple[Never, ...] = ()
+    hot: str = retention.HOT_RULE
     executed_tiers: tuple[str, ...] = EXECUTED_TIERS
 
 
@@ -83,17 +94,19 @@ def plan(conn: Connection, now: dt.datetime | None = None) -> Plan:
         policies = conn.execute(sql["policies"]).fetchall()
         values = {"now": moment}
         warm = [_line("warm", *row) for row in conn.execute(sql["plan_warm"], values)]
-        cold = [_line(*row, None) for row in conn.execute(sql["plan_cold"], values)]
+        lower = [_line(*row, None) for row in conn.execute(sql["plan_lower"], values)]
         upcoming = [_upcoming(row) for row in conn.execute(sql["upcoming"], values)]
+        never = [Never(*row) for row in conn.execute(sql["never"])]
         partitions = droppable(conn, moment)
     return Plan(
         moment,
         None if version is None else version.version,
         "" if version is None else version.sha256.hex(),
         len(policies),
-        (*warm, *cold),
+        (*warm, *lower),
         tuple(upcoming),
         tuple(partitions),
+        tuple(never),
     )
 
 

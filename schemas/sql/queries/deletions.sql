@@ -1,4 +1,4 @@
--- Deletions in the warm tier, from plan to end. Every transaction that removes anything first shares the lock on holds
+-- Deletions in every tier, from plan to end. Every transaction that removes anything first shares the lock on holds
 -- (`lock_out_holds` in holds.sql), then locks the deletions and the heads, and judges them after that.
 
 -- name: lock
@@ -19,7 +19,7 @@ ON CONFLICT (trajectory_id, tier) WHERE state IN ('planned', 'started') DO NOTHI
 -- name: next_planned
 -- The next deletions to look at.
 SELECT deletion_id, trajectory_id FROM deletions
-WHERE state = 'planned' AND deletion_id > %(after)s ORDER BY deletion_id LIMIT %(limit)s;
+WHERE state = 'planned' AND tier = 'warm' AND deletion_id > %(after)s ORDER BY deletion_id LIMIT %(limit)s;
 
 -- name: lock_planned
 -- Those that are still planned, locked.
@@ -119,7 +119,7 @@ WITH bounds AS MATERIALIZED (
 UPDATE deletions d SET state = 'started', started_at = clock_timestamp(), partition = %(name)s,
   through_sequence = r.consolidated_through, events = s.events, bytes = s.bytes
 FROM sizes s JOIN retention_decisions r USING (trajectory_id)
-WHERE d.trajectory_id = s.trajectory_id AND d.state = 'planned' AND NOT r.stray
+WHERE d.trajectory_id = s.trajectory_id AND d.state = 'planned' AND d.tier = 'warm' AND NOT r.stray
   AND r.version = d.version AND r.policy = d.policy AND r.warm_at <= %(now)s
   AND r.obstacle IS NULL AND r.matters IS NULL;
 
@@ -182,10 +182,13 @@ SELECT deletion_id, trajectory_id FROM deletions WHERE partition = %(name)s AND 
 ORDER BY trajectory_id FOR UPDATE;
 
 -- name: held
--- Those of them that are held now.
-SELECT d.deletion_id, 'held by ' || array_to_string(m.matters, ', '), d.tenant, d.policy
-FROM deletions d CROSS JOIN LATERAL (SELECT holding_matters(d.trajectory_id, d.tenant) AS matters) AS m
-WHERE d.deletion_id = ANY (%(ids)b::bigint[]) AND m.matters IS NOT NULL;
+-- Those of them that are held now, or that a held branch needs.
+SELECT d.deletion_id, coalesce('held by ' || array_to_string(m.matters, ', '), 'needed by a held branch'), d.tenant, d.policy
+FROM deletions d
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN (SELECT EXISTS (SELECT 1 FROM active_holds)) THEN holding_matters(d.trajectory_id, d.tenant) END AS matters,
+    CASE WHEN (SELECT EXISTS (SELECT 1 FROM active_holds)) THEN branch_matters(d.trajectory_id) END AS branch) AS m
+WHERE (m.matters IS NOT NULL OR m.branch IS NOT NULL) AND d.deletion_id = ANY (%(ids)b::bigint[]);
 
 -- name: drop_partition
 -- Gone, but for what no started deletion names.

@@ -23,21 +23,28 @@ INSERT INTO hold_trajectories (hold_id, trajectory_id)
 SELECT %(hold_id)s, id FROM unnest(%(ids)b::uuid[]) AS b(id) ON CONFLICT DO NOTHING;
 
 -- name: covered
--- How many trajectories a hold covers here, and how many of those that it names are not known here.
-SELECT
-  (SELECT count(*) FROM trajectories t WHERE t.head_sequence >= 0 AND (
-     t.tenant = h.tenant
-     OR t.trajectory_id IN (SELECT trajectory_id FROM hold_trajectories x WHERE x.hold_id = h.hold_id))),
-  (SELECT count(*) FROM hold_trajectories x WHERE x.hold_id = h.hold_id AND NOT EXISTS (
-     SELECT 1 FROM trajectories t WHERE t.trajectory_id = x.trajectory_id AND t.head_sequence >= 0))
-FROM holds h WHERE h.hold_id = %(hold_id)s;
+-- How many trajectories a hold covers here, with those that descend from what it names, and these alone; how many of
+-- those that it names are not known here; how many others are kept because what is covered descends from them.
+WITH h AS (SELECT * FROM holds WHERE hold_id = %(hold_id)s),
+covered AS MATERIALIZED (SELECT covered_by(h.hold_id) AS id FROM h),
+known AS MATERIALIZED (
+  SELECT t.trajectory_id AS id FROM covered c JOIN trajectories t ON t.trajectory_id = c.id WHERE t.head_sequence >= 0)
+SELECT (SELECT count(*) FROM known),
+  (SELECT count(*) FROM known k CROSS JOIN h WHERE h.tenant IS NULL AND NOT EXISTS (
+     SELECT 1 FROM hold_trajectories x WHERE x.hold_id = h.hold_id AND x.trajectory_id = k.id)),
+  (SELECT count(*) FROM h JOIN hold_trajectories x USING (hold_id) WHERE NOT EXISTS (
+     SELECT 1 FROM trajectories t WHERE t.trajectory_id = x.trajectory_id AND t.head_sequence >= 0)),
+  (SELECT count(*) FROM with_all_ancestors((SELECT array_agg(id) FROM covered)) AS a(id)
+   JOIN trajectories t ON t.trajectory_id = a.id AND t.head_sequence >= 0
+   WHERE NOT EXISTS (SELECT 1 FROM covered c WHERE c.id = a.id));
 
 -- name: lock_deletions
--- The deletions of what a hold covers that have not been cancelled, locked.
-SELECT d.deletion_id, d.state FROM deletions d JOIN holds h ON h.hold_id = %(hold_id)s
+-- The deletions that have not been cancelled of what a hold covers, and of what that descends from, locked.
+SELECT d.deletion_id, d.state, d.tier, c.id IS NOT NULL
+FROM deletions d
+JOIN with_all_ancestors((SELECT array_agg(id) FROM covered_by(%(hold_id)s) AS f(id))) AS a(id) ON a.id = d.trajectory_id
+LEFT JOIN covered_by(%(hold_id)s) AS c(id) ON c.id = d.trajectory_id
 WHERE d.state <> 'cancelled'
-  AND (d.tenant = h.tenant OR EXISTS (
-    SELECT 1 FROM hold_trajectories x WHERE x.hold_id = h.hold_id AND x.trajectory_id = d.trajectory_id))
 ORDER BY d.trajectory_id, d.deletion_id FOR UPDATE OF d;
 
 -- name: cancel_deletions
@@ -46,11 +53,15 @@ UPDATE deletions SET state = 'cancelled', reason = %(reason)s, ended_at = clock_
 WHERE deletion_id = ANY (%(ids)b::bigint[]) AND state = 'planned';
 
 -- name: entries
--- The holds, oldest first; those that were released only if asked for.
+-- The holds, oldest first; those that were released only if asked for. What descends from what a set or a selection
+-- names is counted by itself, as it is now.
 SELECT h.hold_id, h.matter, h.kind, h.tenant, h.selection, h.placed_by, h.reason, h.placed_at,
   CASE WHEN h.kind = 'tenant'
     THEN (SELECT count(*) FROM trajectories t WHERE t.tenant = h.tenant AND t.head_sequence >= 0)
     ELSE (SELECT count(*) FROM hold_trajectories x WHERE x.hold_id = h.hold_id) END,
+  CASE WHEN h.kind = 'tenant' THEN 0
+    ELSE (SELECT count(*) FROM covered_by(h.hold_id) AS c(id) WHERE NOT EXISTS (
+            SELECT 1 FROM hold_trajectories x WHERE x.hold_id = h.hold_id AND x.trajectory_id = c.id)) END,
   r.released_by, r.reason, r.released_at
 FROM holds h LEFT JOIN hold_releases r USING (hold_id)
 WHERE %(all)s::boolean OR r.hold_id IS NULL ORDER BY h.hold_id;

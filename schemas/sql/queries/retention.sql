@@ -31,35 +31,45 @@ VALUES (%(version)s, %(sha256)b, %(text)s, %(by)s);
 
 -- name: insert_policy
 -- One policy of it.
-INSERT INTO retention_policies (version, place, name, tenants, models, statuses, labels, warm_us, cold_us, bulky_us)
+INSERT INTO retention_policies (version, place, name, tenants, models, statuses, labels, warm_us, cold_us, bulky_us,
+  undated)
 VALUES (%(version)s, %(place)s, %(name)s, %(tenants)s::text[], %(models)s::text[], %(statuses)s::text[],
-  %(labels)s::jsonb, %(warm_us)s, %(cold_us)s, %(bulky_us)s);
+  %(labels)s::jsonb, %(warm_us)s, %(cold_us)s, %(bulky_us)s, %(undated)s);
 
 -- name: policies
 -- The policies in force, in their order.
-SELECT name, tenants, models, statuses, labels, warm_us, cold_us, bulky_us FROM policies_in_force ORDER BY place;
+SELECT name, tenants, models, statuses, labels, warm_us, cold_us, bulky_us, undated FROM policies_in_force ORDER BY place;
 
 -- name: plan_warm
 -- What is due in the warm tier and still there: how many trajectories, events and bytes (bodies and projections as
 -- stored), per tenant and policy, and what keeps them if anything does.
 WITH due AS MATERIALIZED (
-  SELECT trajectory_id, tenant, version, policy, warm_us, obstacle, matters
+  SELECT trajectory_id, tenant, version, policy, warm_us, CASE WHEN matters IS NULL THEN obstacle ELSE 'held' END AS keeps,
+    coalesce(matters, branch_matters) AS matters
   FROM retention_decisions WHERE warm_at <= %(now)s AND dropped_through < head_sequence)
-SELECT tenant, version, policy, warm_us, CASE WHEN matters IS NULL THEN obstacle ELSE 'held' END, matters,
+SELECT tenant, version, policy, warm_us, keeps, matters,
   count(*), sum(s.events)::bigint, sum(s.bytes)::bigint
 FROM due CROSS JOIN LATERAL (
   SELECT count(*) AS events, coalesce(sum(pg_column_size(e.body) + coalesce(pg_column_size(e.payload), 0)), 0) AS bytes
   FROM all_events e WHERE e.trajectory_id = due.trajectory_id) AS s
 GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 3, 5 NULLS FIRST, 6;
 
--- name: plan_cold
--- What the clocks for the cold tier and for bulky content have passed; nothing executes these yet.
-SELECT x.tier, r.tenant, r.version, r.policy, x.after_us, CASE WHEN r.matters IS NULL THEN NULL ELSE 'held' END,
-  r.matters, count(*), sum(r.consolidated_through + 1)::bigint
-FROM retention_decisions r
-CROSS JOIN LATERAL (VALUES ('cold', r.cold_at, r.cold_us), ('bulky', r.bulky_at, r.bulky_us)) AS x(tier, at, after_us)
-WHERE x.at <= %(now)s AND r.consolidated_through >= 0
+-- name: plan_lower
+-- What is due in the cold tier and for bulky content, and what keeps it if anything does.
+SELECT x.tier, d.tenant, d.version, d.policy, d.after_us, d.keeps, d.matters, count(*), sum(d.events)::bigint
+FROM (VALUES ('cold'), ('bulky')) AS x(tier) CROSS JOIN LATERAL retention_due(x.tier, %(now)s, true) AS d
 GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1 DESC, 2, 4, 6 NULLS FIRST, 7;
+
+-- name: never
+-- What no clock will ever reach as things stand, and why.
+SELECT t.tenant, x.why, count(*)
+FROM trajectories t LEFT JOIN retention_decisions r USING (trajectory_id)
+CROSS JOIN LATERAL (SELECT CASE
+  WHEN r.trajectory_id IS NULL THEN 'no policy fits'
+  WHEN r.warm_us IS NULL AND r.cold_us IS NULL AND r.bulky_us IS NULL THEN 'its policy has no clock'
+  WHEN r.end_at IS NULL AND t.labels ->> 'undated' = 'true' THEN 'undated: its source knew no time'
+  WHEN r.end_at IS NULL THEN 'has not ended' END AS why) AS x
+WHERE t.head_sequence >= 0 AND x.why IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: upcoming
 -- What becomes due next, per tier, tenant and policy: the first moment, and how many trajectories within 7 and 30 days.
@@ -68,7 +78,9 @@ SELECT x.tier, r.tenant, r.version, r.policy, least(min(x.at), timestamptz '9999
   count(*) FILTER (WHERE x.at <= %(now)s + interval '30 days'), count(*)
 FROM retention_decisions r
 CROSS JOIN LATERAL (VALUES
-  ('warm', CASE WHEN r.dropped_through < r.head_sequence THEN r.warm_at END), ('cold', r.cold_at), ('bulky', r.bulky_at)
+  ('warm', CASE WHEN r.dropped_through < r.head_sequence THEN r.warm_at END),
+  ('cold', CASE WHEN r.cold_dropped_through < r.head_sequence THEN r.cold_at END),
+  ('bulky', CASE WHEN greatest(r.cold_dropped_through, r.bulky_dropped_through) < r.head_sequence THEN r.bulky_at END)
 ) AS x(tier, at)
 WHERE x.at > %(now)s
 GROUP BY 1, 2, 3, 4 ORDER BY 5, 1, 2, 4;

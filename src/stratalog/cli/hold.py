@@ -60,13 +60,18 @@ def add(
     output = common.output
     output.line(
         f"hold {placed.hold_id} of matter {sanitise(matter)} covers {counted(placed.trajectories, 'trajectory')}"
+        + (f", {placed.descendants:,} of them because they descend from what it names" if placed.descendants else "")
     )
+    if placed.ancestors:
+        output.line(f"{counted(placed.ancestors, 'trajectory')} more kept, which these descend from")
     if placed.unknown:
         output.line(f"{counted(placed.unknown, 'trajectory')} of it not known here (yet)")
     for number, what in (
         (placed.cancelled, "planned, will not happen"),
         (placed.started, "under way, keeps what is held"),
         (placed.done, "done before: these events are in the cold tier alone"),
+        (placed.content_done, "of bulky content done before: the events are there, their content is not"),
+        (placed.lost, "in the cold tier done, or too far to be stopped: these events are in no tier"),
     ):
         if number:
             output.line(f"{counted(number, 'deletion')} {what}", style="yellow")
@@ -98,6 +103,7 @@ def list_(*, all: bool = False, common: Common = DEFAULT) -> int:
             one.matter,
             one.tenant if one.kind == "tenant" else one.selection or one.kind,
             one.trajectories,
+            one.descendants,
             f"{one.placed_at:%Y-%m-%d %H:%M}",
             one.placed_by,
             one.reason,
@@ -105,7 +111,7 @@ def list_(*, all: bool = False, common: Common = DEFAULT) -> int:
         ]
         for one in holds
     ]
-    columns = ["hold", "matter", "scope", "trajectories", "since (UTC)", "by", "reason", "released"]
+    columns = ["hold", "matter", "scope", "trajectories", "descendants", "since (UTC)", "by", "reason", "released"]
     common.output.table(columns if all else columns[:-1], rows if all else [row[:-1] for row in rows])
     common.output.note(counted(len(holds), "hold"))
     return 0
