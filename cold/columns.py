@@ -66,8 +66,10 @@ SPEAKER = {"ModelReplied": "assistant", "ToolResult": "tool", "LateResult": "too
 _KIND, _ERASED, _REST, _BODY_RAW = INDEX["kind"], INDEX["erased"], INDEX["rest"], INDEX["body_raw"]
 _DIGEST, _BLOB, _ROLE, _INFERRED = INDEX["body_digest"], INDEX["blob"], INDEX["role"], INDEX["inferred"]
 _VERSION = INDEX["schema_version"]
-_INTEGER_MAX = 2**63 - 1
-_UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+INTEGER_MAX = 2**63 - 1
+"""The largest integer of a column; beyond it, as beyond its negative, a field lies in `rest`."""
+UNREADABLE: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+"""What a decoder raises for bytes that are not what it takes."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
@@ -81,18 +83,20 @@ class Place(msgspec.Struct, frozen=True):
     model_name: str
 
 
-class _Shape(msgspec.Struct, frozen=True):
+class Shape(msgspec.Struct, frozen=True):
     """How a JSON slice becomes a column's value, with whether that is all of it; and how it is written again."""
 
     read: Callable[[msgspec.Raw], tuple[Any, bool]]
     write: Callable[[Any], bytes]
 
 
-class _Field(msgspec.Struct, frozen=True):
+class Field(msgspec.Struct, frozen=True):
+    """A field of a kind's body; without a column it lies in `rest`."""
+
     name: str
     key: bytes
     column: int = -1
-    shape: _Shape | None = None
+    shape: Shape | None = None
     absent: Any = None
     """The column's value where the body lacks the field."""
 
@@ -103,7 +107,7 @@ def _reader(kind: type, fits: Callable[[Any], bool]) -> Callable[[msgspec.Raw], 
     def read(raw: msgspec.Raw) -> tuple[Any, bool]:
         try:
             value = decode(raw)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None, False
         return (value, True) if fits(value) else (None, False)
 
@@ -134,7 +138,7 @@ def _read_parts(raw: msgspec.Raw) -> tuple[str | None, bool]:
     """The text of a message: all of it if it is one plain part, else the texts joined by blank lines, for queries."""
     try:
         parts = _parts.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None, False
     texts = [text for part in parts if "text" in part and (text := _TEXT.read(part["text"])[0]) is not None]
     plain = len(parts) == 1 and len(texts) == 1 and len(parts[0]) == 1
@@ -145,40 +149,40 @@ def _write_parts(text: str) -> bytes:
     return b'[{"text":' + _encode(text) + b"}]"
 
 
-_TEXT = _Shape(_reader(str, _is_utf8), _encode)
-_INTEGER = _Shape(_reader(int, lambda value: -_INTEGER_MAX <= value <= _INTEGER_MAX), _encode)
-_FLOAT = _Shape(_reader(float, math.isfinite), _encode)
-_FLAG = _Shape(_reader(bool, lambda value: True), _encode)
-_JSON = _Shape(_read_json, str.encode)
-_PARTS = _Shape(_read_parts, _write_parts)
+_TEXT = Shape(_reader(str, _is_utf8), _encode)
+INTEGER = Shape(_reader(int, lambda value: -INTEGER_MAX <= value <= INTEGER_MAX), _encode)
+FLOAT = Shape(_reader(float, math.isfinite), _encode)
+FLAG = Shape(_reader(bool, lambda value: True), _encode)
+JSON = Shape(_read_json, str.encode)
+PARTS = Shape(_read_parts, _write_parts)
 
 _SHAPES = {
-    "arguments": _JSON,
-    "inferred": _FLAG,
-    "duration_ms": _FLOAT,
-    "cost_usd": _FLOAT,
-    **dict.fromkeys(INTEGERS, _INTEGER),
+    "arguments": JSON,
+    "inferred": FLAG,
+    "duration_ms": FLOAT,
+    "cost_usd": FLOAT,
+    **dict.fromkeys(INTEGERS, INTEGER),
 }
 
 
-def _fields_of(kind: str, struct: type[msgspec.Struct]) -> tuple[_Field, ...]:
+def _fields_of(kind: str, struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     made = []
     for field in msgspec.structs.fields(struct):
         name = field.encode_name
         key = _encode(name) + b":"
         column = COLUMN_OF.get((kind, name))
         if column is None:
-            made.append(_Field(name, key))
+            made.append(Field(name, key))
             continue
-        shape = _PARTS if name == "parts" else _SHAPES.get(column, _TEXT)
+        shape = PARTS if name == "parts" else _SHAPES.get(column, _TEXT)
         # Where the absent field means something ("ok", false), queries find that in the column.
         absent = field.default if isinstance(field.default, (str, bool)) and field.default != "" else None
-        made.append(_Field(name, key, INDEX[column], shape, absent))
+        made.append(Field(name, key, INDEX[column], shape, absent))
     return tuple(made)
 
 
-_FIELDS = {kind: _fields_of(kind, struct) for kind, struct in KINDS.items()}
-_BY_NAME = {kind: {field.name: field for field in fields} for kind, fields in _FIELDS.items()}
+FIELDS = {kind: _fields_of(kind, struct) for kind, struct in KINDS.items()}
+_BY_NAME = {kind: {field.name: field for field in fields} for kind, fields in FIELDS.items()}
 _BLANK: tuple[None, ...] = (None,) * len(NAMES)
 _PLACE_COLUMNS = slice(0, INDEX["turn"] + 1)
 
@@ -187,7 +191,7 @@ def _blank_row(kind: str) -> Row:
     row: Row = list(_BLANK)
     row[_INFERRED] = False
     row[_ROLE] = SPEAKER.get(kind)
-    for field in _FIELDS[kind]:
+    for field in FIELDS[kind]:
         if field.absent is not None:
             row[field.column] = field.absent
     return row
@@ -199,7 +203,7 @@ _BLANK_ROWS = {kind: _blank_row(kind) for kind in KINDS}
 def row_of(envelope: Envelope, turn: int, place: Place) -> Row:
     """The row of an event; its segment columns are null. Never raises for what a body contains."""
     header = envelope.header
-    known = header.kind in _FIELDS and header.schema_version == SCHEMA_VERSION and not envelope.erased
+    known = header.kind in FIELDS and header.schema_version == SCHEMA_VERSION and not envelope.erased
     row: Row = _BLANK_ROWS[header.kind].copy() if known else list(_BLANK)
     row[_PLACE_COLUMNS] = (
         header.trajectory_id.bytes,
@@ -236,7 +240,7 @@ def _fill(row: Row, kind: str, body: bytes) -> bool:
         rest.update((name, slices[name]) for name in _misspelled(row, kind, slices) if name not in rest)
         row[_REST] = _join({name: raw for name, raw in slices.items() if name in rest})
         return body_of(row) == body
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
 
 
@@ -281,7 +285,7 @@ def body_of(row: Sequence[Any]) -> bytes:
     raw_body: bytes | None = row[_BODY_RAW]
     if raw_body is not None:
         return raw_body
-    fields = _FIELDS.get(row[_KIND])
+    fields = FIELDS.get(row[_KIND])
     if fields is None or row[_VERSION] != SCHEMA_VERSION:
         raise Corrupt(f"no rebuild rule for kind {row[_KIND]!r} of schema version {row[_VERSION]}")
     rest = _rest_of(row)
@@ -304,5 +308,5 @@ def _rest_of(row: Sequence[Any]) -> dict[str, msgspec.Raw]:
         return {}
     try:
         return _object.decode(text)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise Corrupt(f"the rest of a {row[_KIND]} is not a JSON object: {error}") from error

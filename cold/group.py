@@ -14,23 +14,22 @@ from typing import Any
 
 import msgspec
 
-from stratalog.schemas.blobs import references
-from stratalog.schemas.chain import ChainCheck, Link
-from stratalog.schemas.envelope import Envelope, Header, hash_header
+from stratalog.schemas.blobs import MARKER, references
+from stratalog.schemas.envelope import digest_body, hash_event
 from stratalog.schemas.errors import Corrupt
 from stratalog.schemas.protocols import ContentStore
 from stratalog.schemas.settings import ColdSettings
 from stratalog.schemas.summary import Summary
+from stratalog.warm.copying import Copied
 from stratalog.warm.database import Connection
 
-from .columns import Place, Row, row_of
+from .columns import INTEGER_MAX, Place
 from .lake import Lake
 from .plan import Group, Item, Run, items
-from .segments import mark_start
-from .warm_events import WarmEvent, warm_events
+from .spread import NewEvent, spread
+from .warm_events import warm_events
 from .writer import EventsWriter, File
 
-INTEGER_MAX = (1 << 63) - 1
 DIGESTS_REMEMBERED_MAX = 50_000
 
 
@@ -47,62 +46,85 @@ def write_group(
     """Write one folder's part of a run; the same plan and events give the same files."""
     damaged: dict[uuid.UUID, str] = {}
     content = _Content(store, group.tenant)
-    with EventsWriter(lake, group.folder, str(run.run_id), settings) as writer:
-        for item, rows in _segments(conn, run, group, content):
+    with EventsWriter(lake, group.folder, str(run.run_id), settings, to_batch=spread) as writer:
+        for item, events in _segments(conn, run, group, content):
             try:
-                for row, size in rows:
+                for event in events:
                     if not damaged:
-                        writer.add(row, size)
+                        writer.add(event, len(event.body))
             except Corrupt as error:
-                damaged[item.trajectory_id] = error.message.removeprefix(f"trajectory {item.trajectory_id}: ")
+                damaged[item.trajectory_id] = error.message
         files = () if damaged else tuple(writer.finish())
     return GroupWritten(files, damaged)
 
 
-def _segments(
-    conn: Connection, run: Run, group: Group, content: _Content
-) -> Iterator[tuple[Item, Iterator[tuple[Row, int]]]]:
-    """Each item with its checked rows; what the consumer leaves of them is skipped."""
+def _segments(conn: Connection, run: Run, group: Group, content: _Content) -> Iterator[tuple[Item, Iterator[NewEvent]]]:
+    """Each item with its checked events; what the consumer leaves of them is skipped."""
     stream = warm_events(conn, items(conn, run, group))
     for item, event in stream:
         rest = _until_end(event, stream)
-        yield item, _checked_rows(item, group, rest, content)
+        yield item, _checked(item, group, rest, content)
         for _ in rest:
             pass
 
 
-def _until_end(event: WarmEvent | None, stream: Iterator[tuple[Item, WarmEvent | None]]) -> Iterator[WarmEvent]:
+def _until_end(event: Copied | None, stream: Iterator[tuple[Item, Copied | None]]) -> Iterator[Copied]:
     while event is not None:
         yield event
         _, event = next(stream)
 
 
-def _checked_rows(
-    item: Item, group: Group, events: Iterator[WarmEvent], content: _Content
-) -> Iterator[tuple[Row, int]]:
+def _checked(item: Item, group: Group, events: Iterator[Copied], content: _Content) -> Iterator[NewEvent]:
     place = Place(group.date, group.slug, item.model)
-    check = ChainCheck(item.secret, Link(item.first_sequence - 1, item.previous_hash))
+    sequence, previous = item.first_sequence - 1, item.previous_hash
+    start: dict[str, Any] | None = None
     for event in events:
-        envelope = _envelope(item, group.tenant, event, check.position.hash)
-        check.feed(envelope)
-        if envelope.hash != event.hash:
-            raise Corrupt(f"event {event.sequence_number} has another hash than the warm tier stored for it")
-        content.require(event.body)
-        row = row_of(envelope, event.turn, place)
-        if event.sequence_number == item.first_sequence:
-            mark_start(row, _start_values(item))
-        yield row, len(event.body)
-    if check.position != Link(item.last_sequence, item.last_hash):
+        sequence += 1
+        if event.sequence_number != sequence:
+            raise Corrupt(f"event {sequence} is missing, the next one is {event.sequence_number}")
+        _check_body(event, item.secret)
+        previous = _hash(event, group.tenant, previous)
+        if previous != event.hash:
+            raise Corrupt(f"event {sequence} has another hash than the warm tier stored for it")
+        if MARKER in event.body:
+            content.require(event.body)
+        start = _start_values(item) if sequence == item.first_sequence else None
+        yield NewEvent(
+            place,
+            group.tenant,
+            event.trajectory,
+            sequence,
+            event.epoch,
+            event.created_at,
+            event.schema_version,
+            event.turn,
+            event.body_digest,
+            event.erased,
+            event.kind,
+            event.body,
+            start,
+        )
+    if sequence != item.last_sequence or previous != item.last_hash:
         raise Corrupt(
-            f"the warm tier has its events up to {check.position.sequence_number}, "
-            f"but the plan ends with {item.last_sequence} and another hash"
+            f"the warm tier has its events up to {sequence}, but the plan ends with {item.last_sequence} "
+            "and another hash"
         )
 
 
-def _envelope(item: Item, tenant: str, event: WarmEvent, previous_hash: bytes) -> Envelope:
-    header = Header(
+def _check_body(event: Copied, secret: bytes | None) -> None:
+    """Raise `Corrupt` unless the body is the one that the event's digest covers."""
+    if event.erased:
+        return
+    if secret is None:
+        raise Corrupt(f"event {event.sequence_number} has a body but the trajectory's secret is gone")
+    if digest_body(secret, event.sequence_number, event.body) != event.body_digest:
+        raise Corrupt(f"body of event {event.sequence_number} does not match its digest")
+
+
+def _hash(event: Copied, tenant: str, previous_hash: bytes) -> bytes:
+    return hash_event(
         tenant,
-        item.trajectory_id,
+        event.trajectory,
         event.sequence_number,
         event.epoch,
         event.created_at,
@@ -111,7 +133,6 @@ def _envelope(item: Item, tenant: str, event: WarmEvent, previous_hash: bytes) -
         previous_hash,
         event.body_digest,
     )
-    return Envelope(0, 0, header, event.body, hash_header(header.encode()), event.erased)
 
 
 def _start_values(item: Item) -> dict[str, Any]:

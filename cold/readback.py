@@ -11,9 +11,9 @@ import errno
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +26,11 @@ from .lake import Lake
 from .rows import rows_of
 from .segments import Found, Problem, SegmentCheck
 from .storage import translated
+from .stored import Stored, stored_in
 
-BATCH_ROWS = 1_024
+T = TypeVar("T")
+BATCH_ROWS = 8_192
+"""A row group bounds them in bytes."""
 BLOCK_BYTES = 1 << 20
 DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{16})\.parquet$")
 BLOBS_REMEMBERED_MAX = 50_000
@@ -36,11 +39,23 @@ BLOBS_REMEMBERED_MAX = 50_000
 
 def read_rows(lake: Lake, url: str) -> Iterator[Row]:
     """The rows of one file, in order; raises `Corrupt` for bytes that are not what was written."""
+    return _read(lake, url, rows_of)
+
+
+def read_events(lake: Lake, url: str) -> Iterator[Stored]:
+    """The events of one file, in order; raises `Corrupt` for bytes that are not what was written."""
+    return _read(lake, url, stored_in)
+
+
+def _read(lake: Lake, url: str, convert: Callable[[pa.RecordBatch], Iterable[T]]) -> Iterator[T]:
     try:
         with translated("read", url), _whole(lake, lake.path_of(url)) as stream:
-            yield from _rows_in(stream)
+            for batch in _batches_in(stream):
+                yield from convert(batch)
     except NotFound as error:
         raise Corrupt("the file is gone") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise Corrupt(f"the file cannot be read: {error}") from error
 
 
 @contextmanager
@@ -72,12 +87,11 @@ def _copy_for(lake: Lake) -> Iterator[BinaryIO | None]:
         yield copy
 
 
-def _rows_in(stream: BinaryIO) -> Iterator[Row]:
+def _batches_in(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(stream, page_checksum_verification=True) as file:
-            for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
-                yield from rows_of(batch)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            yield from file.iter_batches(BATCH_ROWS, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
         # Arrow reports a wrong checksum as an OSError without a number; others come from the storage.
         if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
             raise
@@ -118,8 +132,10 @@ def check_files(lake: Lake, urls: Iterable[str], blobs: BlobCheck) -> Iterator[F
     url = ""
     for url in urls:
         try:
-            for row in read_rows(lake, url):
-                yield from check.feed(row, url)
+            for event in read_events(lake, url):
+                found = check.feed(event, url)
+                if found:
+                    yield from found
         except Corrupt as error:
             yield from check.end(url)
             yield Problem(url, None, error.message)

@@ -8,18 +8,18 @@ columns, its digest, the header, its hash. A changed byte anywhere in a row chan
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from stratalog.schemas.arrow import INDEX, SEGMENT
-from stratalog.schemas.blobs import references
-from stratalog.schemas.chain import Link
-from stratalog.schemas.envelope import Header, digest_body, hash_header
+from stratalog.schemas.blobs import MARKER, references
+from stratalog.schemas.envelope import Header, digest_body, hash_event
 from stratalog.schemas.errors import Corrupt
 
-from .columns import Row, body_of
+from .columns import Row
+from .stored import Start, Stored, stored_of
 
 _AT = INDEX
 
@@ -57,7 +57,7 @@ Found = Segment | Problem
 
 
 class SegmentCheck:
-    """Takes rows in their order and gives the segments that are whole, and what is wrong with the others.
+    """Takes events in the order of their rows and gives the segments that are whole, and what is wrong with the others.
 
     The rows of one segment follow each other, across files too; `end` says that no more come. `content_problem` tells
     what is wrong with content by tenant and SHA-256, or `None`; a segment is whole only if all it refers to is.
@@ -67,98 +67,120 @@ class SegmentCheck:
         self._content_problem = content_problem
         self._content_lost = False
         self._open: Segment | None = None
-        self._at: Link | None = None
-        self._damaged: uuid.UUID | None = None
+        self._key = b""
+        self._next = 0
+        self._hash = b""
+        self._damaged = b""
 
-    def feed(self, row: Row, where: str) -> Iterator[Found]:
-        """Check the next row, which lies in the file `where`."""
-        trajectory_id = uuid.UUID(bytes=row[_AT["trajectory_id"]])
-        starts = row[_AT["segment_last_sequence"]] is not None
-        if starts or self._open is None or self._open.trajectory_id != trajectory_id:
-            yield from self.end(where)
-            if not starts:
-                if self._damaged != trajectory_id:
-                    self._damaged = trajectory_id
-                    yield Problem(where, trajectory_id, "an event without the start of its segment")
-                return
-            try:
-                self._start(row, trajectory_id)
-            except Corrupt as error:
-                yield self._fail(where, trajectory_id, error.message)
-                return
+    def feed(self, event: Stored | Row, where: str) -> Sequence[Found]:
+        """Check the next event, which lies in the file `where`."""
+        if isinstance(event, list):
+            event = stored_of(event)
+        found: Sequence[Found] = ()
+        if event.start is not None or self._open is None or self._key != event.trajectory:
+            found = self._begin(event, where)
+            if self._open is None:
+                return found
         try:
-            body = body_of(row)
-            finished = self._check(row, body)
+            body = self._follow(event)
         except Corrupt as error:
-            yield self._fail(where, trajectory_id, error.message)
-            return
-        for trouble in self._content_troubles(body, row[_AT["tenant"]]):
-            self._content_lost = True
-            yield Problem(where, trajectory_id, trouble)
-        if finished is not None:
-            self._open = self._at = None
+            return [*found, self._fail(where, event.trajectory, error.message)]
+        if MARKER in body:
+            troubles = self._content_troubles(body, event, where)
+            self._content_lost = self._content_lost or bool(troubles)
+            found = [*found, *troubles]
+        if event.sequence_number == self._open.last_sequence:
             if not self._content_lost:
-                yield finished
+                found = [*found, self._open]
+            self._open = None
+        return found
 
-    def end(self, where: str) -> Iterator[Found]:
-        """No further row belongs to the open segment, if there is one."""
-        if self._open is not None and self._at is not None:
-            missing = self._at.sequence_number + 1
-            yield self._fail(where, self._open.trajectory_id, f"its segment lacks event {missing} and what follows")
+    def end(self, where: str) -> Sequence[Found]:
+        """No further event belongs to the open segment, if there is one."""
+        if self._open is None:
+            return ()
+        return [self._fail(where, self._key, f"its segment lacks event {self._next} and what follows")]
 
-    def _fail(self, where: str, trajectory_id: uuid.UUID, what: str) -> Problem:
-        # One problem a segment: what follows a broken link cannot be judged.
-        self._open = self._at = None
-        self._damaged = trajectory_id
-        return Problem(where, trajectory_id, what)
-
-    def _start(self, row: Row, trajectory_id: uuid.UUID) -> None:
-        previous, last = row[_AT["segment_previous_hash"]], row[_AT["segment_last_hash"]]
-        if previous is None or last is None:
-            raise Corrupt("the start of a segment lacks its hashes")
-        first = row[_AT["sequence_number"]]
-        self._damaged = None
+    def _begin(self, event: Stored, where: str) -> list[Found]:
+        """What is wrong with the segment before, or with the start of this one."""
+        found = list(self.end(where))
+        if event.start is None:
+            if self._damaged != event.trajectory:
+                found.append(self._fail(where, event.trajectory, "an event without the start of its segment"))
+            return found
+        try:
+            self._open = _start(event, event.start)
+        except Corrupt as error:
+            return [*found, self._fail(where, event.trajectory, error.message)]
+        self._key, self._damaged = event.trajectory, b""
+        self._next, self._hash = event.sequence_number, self._open.previous_hash
         self._content_lost = False
-        self._open = Segment(
-            trajectory_id,
-            row[_AT["tenant"]],
-            first,
-            row[_AT["segment_last_sequence"]],
-            previous,
-            last,
-            row[_AT["segment_secret"]],
-        )
-        self._at = Link(first - 1, previous)
+        return found
 
-    def _content_troubles(self, body: bytes, tenant: str) -> Iterator[str]:
-        for ref in references(body):
-            trouble = self._content_problem(tenant, ref.sha256)
-            if trouble is not None:
-                yield trouble
+    def _fail(self, where: str, trajectory: bytes, what: str) -> Problem:
+        # One problem a segment: what follows a broken link cannot be judged.
+        self._open = None
+        self._damaged = trajectory
+        return Problem(where, uuid.UUID(bytes=trajectory), what)
 
-    def _check(self, row: Row, body: bytes) -> Segment | None:
-        segment, at = self._open, self._at
-        assert segment is not None and at is not None
-        if row[_AT["sequence_number"]] != at.sequence_number + 1:
-            raise Corrupt(f"event {at.sequence_number + 1} is missing, the next one is {row[_AT['sequence_number']]}")
-        header = header_of(row, segment.trajectory_id, at.hash, _digest(row, segment, body))
-        self._at = Link(header.sequence_number, hash_header(header.encode()))
-        if header.sequence_number < segment.last_sequence:
-            return None
-        if header.sequence_number != segment.last_sequence or self._at.hash != segment.last_hash:
+    def _content_troubles(self, body: bytes, event: Stored, where: str) -> list[Problem]:
+        found = (self._content_problem(event.tenant, ref.sha256) for ref in references(body))
+        id_ = uuid.UUID(bytes=event.trajectory)
+        return [Problem(where, id_, trouble) for trouble in found if trouble is not None]
+
+    def _follow(self, event: Stored) -> bytes:
+        """Check that an event follows; returns its body."""
+        segment, sequence, body = self._open, event.sequence_number, event.body
+        assert segment is not None
+        if isinstance(body, Corrupt):
+            raise body
+        if sequence != self._next:
+            raise Corrupt(f"event {self._next} is missing, the next one is {sequence}")
+        self._hash = hash_of(event, self._hash, digest_of(event, segment.secret, body))
+        self._next = sequence + 1
+        if sequence > segment.last_sequence or (sequence == segment.last_sequence and self._hash != segment.last_hash):
             raise Corrupt(f"the events {segment.first_sequence} to {segment.last_sequence} do not give its last hash")
-        return segment
+        return body
 
 
-def _digest(row: Row, segment: Segment, body: bytes) -> bytes:
-    if row[_AT["erased"]]:
-        digest: bytes | None = row[_AT["body_digest"]]
-        if digest is None:
-            raise Corrupt(f"event {row[_AT['sequence_number']]} is erased but has no digest")
-        return digest
-    if segment.secret is None:
-        raise Corrupt(f"event {row[_AT['sequence_number']]} has a body but the trajectory's secret is gone")
-    return digest_body(segment.secret, row[_AT["sequence_number"]], body)
+def _start(event: Stored, start: Start) -> Segment:
+    if start.previous_hash is None or start.last_hash is None:
+        raise Corrupt("the start of a segment lacks its hashes")
+    return Segment(
+        uuid.UUID(bytes=event.trajectory),
+        event.tenant,
+        event.sequence_number,
+        start.last_sequence,
+        start.previous_hash,
+        start.last_hash,
+        start.secret,
+    )
+
+
+def digest_of(event: Stored, secret: bytes | None, body: bytes) -> bytes:
+    """The digest that the event's header covers; raises `Corrupt` where there is none."""
+    if event.erased:
+        if event.body_digest is None:
+            raise Corrupt(f"event {event.sequence_number} is erased but has no digest")
+        return event.body_digest
+    if secret is None:
+        raise Corrupt(f"event {event.sequence_number} has a body but the trajectory's secret is gone")
+    return digest_body(secret, event.sequence_number, body)
+
+
+def hash_of(event: Stored, previous_hash: bytes, body_digest: bytes) -> bytes:
+    """The hash of an event that follows another one; raises `Corrupt` for values that no header holds."""
+    return hash_event(
+        event.tenant,
+        event.trajectory,
+        event.sequence_number,
+        event.epoch,
+        event.created_at,
+        event.kind,
+        event.schema_version,
+        previous_hash,
+        body_digest,
+    )
 
 
 def header_of(row: Row, trajectory_id: uuid.UUID, previous_hash: bytes, body_digest: bytes) -> Header:

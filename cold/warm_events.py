@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from stratalog.schemas.statements import statements
+from stratalog.warm.copying import Copied, copied_events
 from stratalog.warm.database import Connection, answering
 
 from .plan import Item
@@ -18,23 +19,6 @@ from .plan import Item
 BATCH_EVENTS = 4_096
 
 _SQL = statements("consolidate")
-_TYPES = ["bytea", "int8", "text", "int8", "int4", "int8", "int8", "bytea", "bytea", "bytea", "bool"]
-
-
-class WarmEvent(msgspec.Struct, frozen=True):
-    """A row of the warm tier; `created_at` in µs since 1970, `trajectory` the 16 bytes of the id."""
-
-    trajectory: bytes
-    sequence_number: int
-    kind: str
-    epoch: int
-    schema_version: int
-    created_at: int
-    turn: int
-    hash: bytes
-    body_digest: bytes
-    body: bytes
-    erased: bool
 
 
 class _Range(msgspec.Struct, frozen=True):
@@ -43,7 +27,7 @@ class _Range(msgspec.Struct, frozen=True):
     last: int
 
 
-def warm_events(conn: Connection, items: Iterable[Item]) -> Iterator[tuple[Item, WarmEvent | None]]:
+def warm_events(conn: Connection, items: Iterable[Item]) -> Iterator[tuple[Item, Copied | None]]:
     """Each item with each of its events in order, and once with `None` when it has no further one."""
     for batch in _batches(items):
         events = _copy(conn, batch)
@@ -74,15 +58,12 @@ def _batches(items: Iterable[Item]) -> Iterator[list[_Range]]:
         yield batch
 
 
-def _copy(conn: Connection, batch: list[_Range]) -> Iterator[WarmEvent]:
+def _copy(conn: Connection, batch: list[_Range]) -> Iterator[Copied]:
     values = {
         "ids": [part.item.trajectory_id for part in batch],
         "firsts": [part.first for part in batch],
         "lasts": [part.last for part in batch],
     }
-    with answering(), conn.transaction(), conn.cursor() as cursor:
-        cursor.execute(_SQL["unlimited"])
-        with cursor.copy(_SQL["events"], values) as copy:
-            copy.set_types(_TYPES)
-            for row in copy.rows():
-                yield WarmEvent(*row)
+    with answering(), conn.transaction():
+        conn.execute(_SQL["unlimited"])
+        yield from copied_events(conn, _SQL["events"], values)

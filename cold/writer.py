@@ -8,6 +8,7 @@ files that no snapshot names; the next attempt of the run removes those of its f
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,12 +23,17 @@ from stratalog.schemas.settings import ColdSettings
 from .columns import Row
 from .lake import Lake
 from .rows import batch_of
+from .spread import NewEvent
 
 ROW_OVERHEAD_BYTES = 256
 """What a row is taken to need besides its body."""
+CUT_FROM = 0.75
+"""From this share of its limit on a file ends where a segment does: what is rewritten later then shares no segment with
+its neighbours, which would have to be rewritten, too."""
 BLOOM_DISTINCT = 2_000
 """Trajectories that a row group's bloom filter is laid out for; fewer make it smaller."""
 
+_STARTS = INDEX["segment_last_sequence"]
 _OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": [column.name for column in COLUMNS if column.dictionary],
@@ -55,16 +61,27 @@ class EventsWriter:
     """Writes rows, sorted by (trajectory id, sequence number), to files named `<run_id>-<n>-<sha256>` in one folder.
 
     `finish` publishes the last file and returns all of them, in the order of their rows. Leaving the context without it
-    removes what is still unpublished.
+    removes what is still unpublished. The numbers begin with `first`; `to_batch` makes a row group of what was added.
     """
 
-    def __init__(self, lake: Lake, folder: str, run_id: str, settings: ColdSettings) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        folder: str,
+        run_id: str,
+        settings: ColdSettings,
+        *,
+        first: int = 0,
+        to_batch: Callable[[Sequence[Any]], pa.RecordBatch] = batch_of,
+    ) -> None:
         self.files: list[File] = []
+        self._first = first
         self._lake = lake
         self._folder = folder
         self._run_id = run_id
         self._settings = settings
-        self._rows: list[Row] = []
+        self._rows: list[Row | NewEvent] = []
+        self._to_batch = to_batch
         self._pending_bytes = 0
         self._open: _OpenFile | None = None
 
@@ -79,8 +96,12 @@ class EventsWriter:
             self._open.abandon()
             self._open = None
 
-    def add(self, row: Row, body_bytes: int) -> None:
+    def add(self, row: Row | NewEvent, body_bytes: int) -> None:
         """Take the next row; `body_bytes` is the length of its body."""
+        if self._nearly_full() and _starts(row):
+            if self._rows:
+                self._write_group()
+            self._publish()
         size = body_bytes + ROW_OVERHEAD_BYTES
         full = len(self._rows) >= self._settings.row_group_rows
         if full or (self._rows and self._pending_bytes + size > self._settings.row_group_bytes_max):
@@ -95,14 +116,21 @@ class EventsWriter:
         self._publish()
         return self.files
 
+    def _nearly_full(self) -> bool:
+        return self._open is not None and self._open.position() >= CUT_FROM * self._settings.file_bytes_max
+
+    @property
+    def _number(self) -> int:
+        return self._first + len(self.files)
+
     def _write_group(self) -> None:
         # The group's uncompressed size is an upper bound of what it adds, so no file exceeds the limit.
         if self._open is not None and self._open.position() + self._pending_bytes > self._settings.file_bytes_max:
             self._publish()
         if self._open is None:
-            scratch = self._lake.scratch() / f"{self._run_id}-{len(self.files):05d}.parquet.tmp"
+            scratch = self._lake.scratch() / f"{self._run_id}-{self._number:05d}.parquet.tmp"
             self._open = _OpenFile(scratch, self._settings.zstd_level)
-        self._open.write(batch_of(self._rows))
+        self._open.write(self._to_batch(self._rows))
         self._rows = []
         self._pending_bytes = 0
 
@@ -113,12 +141,16 @@ class EventsWriter:
         try:
             opened.close()
             digest, size = opened.digest()
-            name = f"{self._run_id}-{len(self.files):05d}-{digest[:16]}.parquet"
+            name = f"{self._run_id}-{self._number:05d}-{digest[:16]}.parquet"
             url = self._lake.publish(opened.path, f"{self._folder}/{name}")
         except BaseException:
             opened.abandon()
             raise
         self.files.append(File(url, opened.rows, size, digest))
+
+
+def _starts(row: Row | NewEvent) -> bool:
+    return (row.start if isinstance(row, NewEvent) else row[_STARTS]) is not None
 
 
 class _OpenFile:

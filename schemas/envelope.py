@@ -30,6 +30,7 @@ EVENT_BYTES_MAX = 1 << 20
 
 _DOMAIN = b"stratalog.event.v1\0"
 _HEADER = struct.Struct(">BBH16sQQq32s32sBB")
+_HASHED = struct.Struct(f">{len(_DOMAIN)}sBBH16sQQq32s32sBB")
 _RECORD = struct.Struct(">BBQH")
 
 _sha256 = hashlib.sha256
@@ -37,6 +38,7 @@ _IPAD, _OPAD = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C)
 _KEY_PADDING = bytes(64 - SECRET_BYTES)
 SECRETS_KEPT_MAX = 4096
 """For so many trajectories at once the keyed hash states are kept in memory."""
+NAMES_KEPT_MAX = 4096
 
 FLAG_ERASED = 1
 FLAG_SECRET = 2
@@ -135,6 +137,51 @@ class Envelope(msgspec.Struct, frozen=True):
 def hash_header(encoded: bytes) -> bytes:
     """SHA-256 over the domain and the header's bytes: the hash of the event."""
     return hashlib.sha256(_DOMAIN + encoded).digest()
+
+
+def hash_event(
+    tenant: str,
+    trajectory: bytes,
+    sequence_number: int,
+    epoch: int,
+    created_at: int,
+    kind: str,
+    schema_version: int,
+    previous_hash: bytes,
+    body_digest: bytes,
+) -> bytes:
+    """`hash_header(Header(…).encode())` without the header, for whoever checks many; `trajectory` is 16 bytes.
+
+    Raises `Corrupt` for values that no header holds.
+    """
+    try:
+        names, tenant_length, kind_length = _encoded_names(tenant, kind)
+        if len(previous_hash) != HASH_BYTES or len(body_digest) != HASH_BYTES:
+            raise ValueError("a hash or digest of another length")
+        fixed = _HASHED.pack(
+            _DOMAIN,
+            HEADER_VERSION,
+            0,  # reserved
+            schema_version,
+            trajectory,
+            sequence_number,
+            epoch,
+            created_at,
+            previous_hash,
+            body_digest,
+            tenant_length,
+            kind_length,
+        )
+    except (struct.error, ValueError) as error:
+        raise Corrupt(f"event {sequence_number} has a value that no header holds: {error}") from error
+    return _sha256(fixed + names).digest()
+
+
+@lru_cache(maxsize=NAMES_KEPT_MAX)
+def _encoded_names(tenant: str, kind: str) -> tuple[bytes, int, int]:
+    """The end of a header, with the lengths of its two parts."""
+    tenant_bytes, kind_bytes = tenant.encode("ascii"), kind.encode()
+    return tenant_bytes + kind_bytes, len(tenant_bytes), len(kind_bytes)
 
 
 def digest_body(secret: bytes, sequence_number: int, body: bytes) -> bytes:

@@ -64,6 +64,6 @@ def installed(world: World) -> Iterator[None]:
         replaced(engine, PRUNE_EVENTS_MIN=1 << 60)
         replaced(consolidate, uuid_utils=run_ids)
         replaced(group, EventsWriter=cold.SimWriter)
-        replaced(readback, read_rows=cold.read_rows)
+        replaced(readback, read_events=cold.read_events)
         replaced(warm_events, _copy=cold.copy_events)
         yield

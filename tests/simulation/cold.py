@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stratalog.cold.catalog import RunFile, RunTotals
-from stratalog.cold.columns import Row
+from stratalog.cold.spread import NewEvent, spread
 from stratalog.cold.storage import Entry
-from stratalog.cold.warm_events import WarmEvent
+from stratalog.cold.stored import Stored, stored_in
 from stratalog.cold.writer import File
 from stratalog.schemas import ids
 from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.errors import Corrupt, NotFound, Unavailable
+from stratalog.warm.copying import Copied
 from stratalog.warm.database import answering
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class SimLake:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.held: dict[str, tuple[Row, ...]] = {}
+        self.held: dict[str, tuple[NewEvent, ...]] = {}
 
-    def publish(self, path: str, rows: tuple[Row, ...]) -> str:
+    def publish(self, path: str, rows: tuple[NewEvent, ...]) -> str:
         self._world.point("publish a file")
         self.held[path] = rows
         return f"{self.url}/{path}"
@@ -85,21 +86,21 @@ class SimLake:
         return 0
 
 
-def read_rows(lake: SimLake, url: str) -> Iterator[Row]:
-    """In place of `readback.read_rows`."""
+def read_events(lake: SimLake, url: str) -> Iterator[Stored]:
+    """In place of `readback.read_events`."""
     lake._world.point("read a file")
     rows = lake.held.get(lake.path_of(url))
     if rows is None:
         raise Corrupt("the file is gone")
-    yield from rows
+    yield from stored_in(spread(rows))
 
 
 class SimWriter:
     """In place of `writer.EventsWriter`: the same names for the same rows."""
 
-    def __init__(self, lake: SimLake, folder: str, run_id: str, settings: object) -> None:
+    def __init__(self, lake: SimLake, folder: str, run_id: str, settings: object, *, to_batch: object) -> None:
         self._lake, self._folder, self._run_id = lake, folder, run_id
-        self._rows: list[Row] = []
+        self._rows: list[NewEvent] = []
 
     def __enter__(self) -> SimWriter:
         return self
@@ -109,7 +110,7 @@ class SimWriter:
     ) -> None:
         self._rows = []
 
-    def add(self, row: Row, body_bytes: int) -> None:
+    def add(self, row: NewEvent, body_bytes: int) -> None:
         self._rows.append(row)
 
     def finish(self) -> list[File]:
@@ -176,7 +177,7 @@ class SimCatalog:
         )
 
 
-def copy_events(conn: Any, batch: Sequence[Any]) -> Iterator[WarmEvent]:
+def copy_events(conn: Any, batch: Sequence[Any]) -> Iterator[Copied]:
     """In place of `warm_events._copy`: the events of some segments in order."""
     conn.postgres.world.point("copy events")
     with answering(), conn.transaction():
@@ -187,7 +188,7 @@ def copy_events(conn: Any, batch: Sequence[Any]) -> Iterator[WarmEvent]:
                     yield _warm_event(id_, conn.postgres.tables["event"][id_, sequence])
 
 
-def _warm_event(id_: uuid.UUID, row: dict[str, Any]) -> WarmEvent:
-    names = ("sequences", "kinds", "epochs", "versions", "times", "turns", "hashes", "digests", "bodies", "erased")
+def _warm_event(id_: uuid.UUID, row: dict[str, Any]) -> Copied:
+    names = ("sequences", "epochs", "times", "versions", "turns", "hashes", "digests", "erased", "kinds")
     values = [ids.to_us(row[name]) if name == "times" else row[name] for name in names]
-    return WarmEvent(id_.bytes, *values)
+    return Copied(id_.bytes, *values, row["tenants"], row["bodies"])

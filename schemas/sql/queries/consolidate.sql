@@ -74,10 +74,11 @@ ORDER BY i.trajectory_id
 LIMIT %(limit)b;
 
 -- name: events
--- The events of some segments, in order. The ids are given twice: as literals they let the planner skip partitions.
+-- The events of some segments, in order, for `warm/copying.py`. The ids are given twice: as literals they let the
+-- planner skip partitions.
 COPY (
-  SELECT uuid_send(e.trajectory_id), e.sequence_number, e.event_type, e.epoch, e.schema_version,
-    (extract(epoch FROM e.created_at) * 1000000)::bigint, e.turn, e.cryptographic_hash, e.body_digest, e.body, e.erased
+  SELECT e.trajectory_id, e.sequence_number, e.epoch, e.created_at, e.schema_version, e.turn,
+    e.cryptographic_hash, e.body_digest, e.erased, e.event_type, e.tenant, e.body
   FROM all_events e
   JOIN unnest(%(ids)s::uuid[], %(firsts)s::bigint[], %(lasts)s::bigint[]) AS i(id, first, last)
     ON e.trajectory_id = i.id AND e.sequence_number BETWEEN i.first AND i.last
