@@ -8,7 +8,7 @@ is there with the right hash. Memory is bounded by the segments of one tenant's 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 
 import msgspec
@@ -24,6 +24,7 @@ from .segments import Problem, Segment
 
 OnTrajectory = Callable[[uuid.UUID, int, bytes], None]
 """Called for each trajectory that is whole, with its last sequence number and hash in the cold tier."""
+NOWHERE: Mapping[uuid.UUID, Collection[Link]] = {}
 
 
 class ColdVerified(msgspec.Struct, frozen=True):
@@ -40,9 +41,15 @@ class ColdVerified(msgspec.Struct, frozen=True):
 
 
 def verify_cold(
-    lake: Lake, catalog: Catalog, store: ContentStore, on_trajectory: OnTrajectory | None = None
+    lake: Lake,
+    catalog: Catalog,
+    store: ContentStore,
+    on_trajectory: OnTrajectory | None = None,
+    starts: Mapping[uuid.UUID, Collection[Link]] = NOWHERE,
 ) -> ColdVerified:
     """Verify every file of the current snapshot; damage becomes a problem, never an exception.
+
+    `starts` says after which events trajectories may begin whose first events retention has taken out of the cold tier.
 
     Raises `Unavailable` where Postgres or the storage do not answer.
     """
@@ -60,7 +67,7 @@ def verify_cold(
         blamed = {problem.trajectory_id for problem in found if problem.trajectory_id is not None}
         damaged |= blamed
         for trajectory_id, parts in sorted(segments.items()):
-            end = _join(parts)
+            end = _join(parts, starts.get(trajectory_id, ()))
             if isinstance(end, str):
                 if trajectory_id not in blamed:
                     problems.append(f"cold: trajectory {trajectory_id}: {end}")
@@ -101,10 +108,11 @@ def _segments_of(
     return segments, problems
 
 
-def _join(segments: list[Segment]) -> Link | str:
-    """The end of a trajectory whose segments join from its first event on, or what keeps them from it."""
+def _join(segments: list[Segment], starts: Collection[Link]) -> Link | str:
+    """The end of a trajectory whose segments join from where it may begin, or what keeps them from it."""
     segments.sort(key=lambda segment: segment.first_sequence)
-    at = START
+    first = segments[0].first_sequence
+    at = next((start for start in starts if start.sequence_number + 1 == first), START)
     for segment in segments:
         if segment.first_sequence > at.sequence_number + 1:
             return f"events {at.sequence_number + 1} to {segment.first_sequence - 1} are missing"

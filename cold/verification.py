@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from stratalog.schemas.errors import Retryable, StratalogError
 from stratalog.warm import queries
 from stratalog.warm.check import WarmCheck, verify_warm
 from stratalog.warm.database import Connection
+from stratalog.warm.deletion_lower import cold_starts
 from stratalog.warm.ingest import read_cursor
 from stratalog.warm.quarantine import open_lsns
 
@@ -54,8 +55,9 @@ def verify_all(installation: Installation) -> dict[str, Any]:
             def note(trajectory_id: uuid.UUID, sequence_number: int, digest: bytes) -> None:
                 ends[trajectory_id] = Link(sequence_number, digest)
 
-            cold = verify_cold(lake, catalog, installation.content_store(), note)
-        missing = _cold_against_warm(conn, ends, cold.damaged)
+            cold = verify_cold(lake, catalog, installation.content_store(), note, cold_starts(conn))
+        # Again: what has left the table meanwhile was started before.
+        missing = _cold_against_warm(conn, ends, cold.damaged, cold_starts(conn))
         cold = msgspec.structs.replace(cold, problems=(*cold.problems, *missing))
     return _report(hot, warm, cold, disagreements, content_checked, content_problems)
 
@@ -129,10 +131,16 @@ def _hot_against_warm(conn: Connection, spans: dict[uuid.UUID, Span], heads: dic
     return problems
 
 
-def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], damaged: Set[uuid.UUID]) -> list[str]:
+def _cold_against_warm(
+    conn: Connection,
+    ends: dict[uuid.UUID, Link],
+    damaged: Set[uuid.UUID],
+    starts: Mapping[uuid.UUID, Collection[Link]],
+) -> list[str]:
     """What warm marks as consolidated must be in cold; cold may be ahead of the marks, by a run that is not marked yet.
 
-    `ends` are the trajectories that are whole in cold; those in `damaged` are reported already.
+    `ends` are the trajectories that are whole in cold; those in `damaged` are reported already. `starts` are the events
+    up to which retention has deleted trajectories, or is about to.
     """
     problems: list[str] = []
     missing: list[uuid.UUID] = []
@@ -141,7 +149,8 @@ def _cold_against_warm(conn: Connection, ends: dict[uuid.UUID, Link], damaged: S
     for head in queries.trajectories(conn):
         end, marked = without_head.pop(head.trajectory_id, None), head.consolidated
         if end is None:
-            if marked != START and head.trajectory_id not in damaged:
+            deleted = marked in starts.get(head.trajectory_id, ())
+            if marked != START and not deleted and head.trajectory_id not in damaged:
                 missing.append(head.trajectory_id)
         elif end.sequence_number > marked.sequence_number:
             ahead[head.trajectory_id] = end

@@ -108,13 +108,13 @@ def place(conn: Connection, matter: str, scope: Scope, *, by: str, reason: str) 
         (hold_id,) = row
         if found:
             conn.execute(sql["insert_trajectories"], {"hold_id": hold_id, "ids": sorted(set(found))})
-        found_deletions = [_Met(*met) for met in conn.execute(sql["lock_deletions"], {"hold_id": hold_id})]
+        met = [_Met(*row) for row in conn.execute(sql["lock_deletions"], {"hold_id": hold_id})]
         for covered, why in ((True, f"held by {matter}"), (False, f"needed by a branch held by {matter}")):
-            planned = [met.deletion_id for met in found_deletions if met.state == "planned" and met.covered is covered]
+            planned = [one.deletion_id for one in met if one.state == "planned" and one.covered is covered]
             conn.execute(sql["cancel_deletions"], {"ids": planned, "reason": why})
         counts = conn.execute(sql["covered"], {"hold_id": hold_id}).fetchone()
     assert counts is not None
-    return Placed(hold_id, matter, *counts, *_outcomes(found_deletions))
+    return Placed(hold_id, matter, *counts, *_outcomes(met))
 
 
 class _Met(msgspec.Struct, frozen=True):
@@ -126,16 +126,16 @@ class _Met(msgspec.Struct, frozen=True):
     covered: bool
 
 
-def _outcomes(met: Sequence[_Met]) -> tuple[int, int, int, int, int]:
+def _outcomes(met: Sequence[_Met]) -> list[int]:
     """How many were cancelled, go on without what is held, were done in Postgres, of content, in the cold tier."""
     kinds = [(one.tier, one.state) for one in met]
-    return (
+    return [
         sum(state == "planned" for _, state in kinds),
         sum(state == "started" and tier != "cold" for tier, state in kinds),
         kinds.count(("warm", "done")),
         kinds.count(("bulky", "done")),
         kinds.count(("cold", "started")) + kinds.count(("cold", "done")),
-    )
+    ]
 
 
 def select(conn: Connection, where: str) -> list[uuid.UUID]:
