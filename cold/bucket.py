@@ -188,6 +188,33 @@ class Bucket:
 
         patiently("delete", self.url_of(path), remove)
 
+    def purge(self, path: str) -> int:
+        """Remove every version and every delete marker of the object; of stores other than S3, the object."""
+        if self._scheme != "s3":
+            there = self.entry(path) is not None
+            self.delete(path)
+            return int(there)
+        key = self._key(path)
+        bucket, _, name = key.partition("/")
+
+        def remove() -> int:
+            found = [version["VersionId"] for version in self._versions(bucket, name) if version["Key"] == name]
+            for version_id in found:
+                self.filesystem.call_s3("delete_object", Bucket=bucket, Key=name, VersionId=version_id)
+            return len(found)
+
+        return patiently("delete", self.url_of(path), remove)
+
+    def _versions(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
+        """All versions and delete markers of the keys that begin with `prefix`."""
+        marker: dict[str, str] = {}
+        while True:
+            page = self.filesystem.call_s3("list_object_versions", Bucket=bucket, Prefix=prefix, **marker)
+            yield from (*page.get("Versions", ()), *page.get("DeleteMarkers", ()))
+            if not page.get("IsTruncated"):
+                return
+            marker = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+
     def files(self, folder: str) -> Iterator[Entry]:
         """Every object below `folder`, sorted; only plain names, others are not ours."""
         prefix = self._prefix(folder)

@@ -161,7 +161,7 @@ class Catalog:
     @contextmanager
     def _created(self) -> Iterator[SqlCatalog]:
         """The catalog, with its own tables, while nobody else makes anything in it."""
-        with _translated(), psycopg.connect(self._dsn) as conn:
+        with catalog_errors(), psycopg.connect(self._dsn) as conn:
             # Two processes that create at once would both find nothing and then collide.
             conn.execute(statements("catalog")["lock_creation"])
             conn.execute(statements("catalog")["create_schema"])
@@ -219,7 +219,7 @@ class Catalog:
         Raises `Unavailable` when others keep committing at the same time, or Postgres or the lake do not answer.
         """
         self.ensure()
-        with _translated():
+        with catalog_errors():
             for attempt in stamina.retry_context(
                 on=CommitFailedException, attempts=COMMIT_ATTEMPTS, wait_initial=0.05, wait_max=2.0, timeout=60.0
             ):
@@ -230,12 +230,16 @@ class Catalog:
                         return done
                     # The names carry run id and digest, and the run is not there, so none of them can be; looking
                     # for duplicates would read every manifest.
-                    recorded = [moved(url, self._lake.url, self._recorded_root) for url in files]
+                    recorded = [self.recorded(url) for url in files]
                     table.add_files(recorded, {RUN_ID: run_id}, check_duplicate_files=False)
             committed = _totals(self._catalog().load_table(TABLE), run_id)
         if committed is None:
             raise Unavailable(f"the commit of run {run_id} is not in the catalog", hint="run the same command again")
         return committed
+
+    def recorded(self, url: str) -> str:
+        """How the metadata names a file of the lake."""
+        return moved(url, self._lake.url, self._recorded_root)
 
     def table(self) -> Table | None:
         """The table as the catalog has it now, for maintenance; `None` before the first commit."""
@@ -251,7 +255,7 @@ class Catalog:
 
         Raises `Unavailable` where somebody else has committed since `table` was read.
         """
-        with _translated():
+        with catalog_errors():
             table.maintenance.expire_snapshots().by_ids(snapshot_ids).commit()
 
     def _table(self) -> Table | None:
@@ -335,7 +339,7 @@ def _totals(table: Table, run_id: str) -> RunTotals | None:
 def reading_metadata() -> Iterator[None]:
     """Metadata that cannot be understood is damaged: PyIceberg has no error of its own for that."""
     try:
-        with _translated():
+        with catalog_errors():
             yield
     except (
         ValidationError,
@@ -355,7 +359,7 @@ def reading_metadata() -> Iterator[None]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def catalog_errors() -> Iterator[None]:
     """One place that turns what the libraries raise into our errors."""
     try:
         with translated("read or write", "the table's metadata"):

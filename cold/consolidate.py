@@ -37,6 +37,8 @@ from .group import write_group
 from .lake import Lake
 from .plan import Group, Item, Run
 from .readback import BlobCheck, check_files
+from .rewrite_plan import open_plans
+from .rewrite_settle import settle
 from .segments import Problem, Segment
 from .writer import File
 
@@ -141,14 +143,22 @@ class Consolidation:
         return self._open
 
     def complete_open_runs(self) -> Consolidated:
-        """Complete what earlier processes have begun, the oldest run first."""
-        done = Consolidated()
+        """End the rewrites and complete the runs that earlier processes have begun, the oldest first."""
+        done = Consolidated(problems=tuple(self._settle_rewrites()))
         runs = plans.open_runs(self._conn)
         if runs:
             self._lake.clean_partial()
         for run in runs:
             done += self.complete(run)
         return done
+
+    def _settle_rewrites(self) -> Iterator[str]:
+        """What keeps replaced files from going is told, and hinders no consolidation: no snapshot has them."""
+        for rewrite in open_plans(self._conn):
+            try:
+                settle(self._conn, self._lake, self._catalog, rewrite)
+            except (Conflict, Invalid) as error:
+                yield f"rewrite {rewrite.rewrite_id} is not over: {error.message}"
 
     def plan(self, older_than: str | None = None, now: dt.datetime | None = None) -> tuple[Run | None, tuple[str, ...]]:
         """Plan a run of all that ended before `now - older_than`; with it, what must wait and why.
@@ -207,7 +217,7 @@ class Consolidation:
         """Make the files visible, all at once; does nothing for a run that is committed, or that has no files."""
         if not files:
             return None
-        self._require_lock()
+        self.require_lock()
         return self._catalog.commit([file.url for file in files], str(run.run_id))
 
     def mark(self, run: Run) -> Consolidated:
@@ -260,7 +270,7 @@ class Consolidation:
         if checked.unreadable:
             # The warm tier still has the events, and the same events give files of the same names.
             for group in plans.groups(self._conn, run):
-                self._require_lock()
+                self.require_lock()
                 write_group(self._conn, self._lake, self._store, self._settings, run, group)
             checked = self.read_back(run, files)
         if not checked.good:
@@ -293,11 +303,11 @@ class Consolidation:
         for entry in self._lake.files(group.folder):
             if entry.path not in kept and entry.path.rpartition("/")[2].startswith(f"{run.run_id}-"):
                 # Whoever took our lock may have committed this very file.
-                self._require_lock()
+                self.require_lock()
                 self._refuse_committed(run)
                 self._lake.delete(entry.path)
 
-    def _require_lock(self) -> None:
+    def require_lock(self) -> None:
         with answering(), self._conn.transaction():
             if self._conn.execute(_SQL["still_locked"]).fetchone() != (True,):
                 raise Unavailable("the lock on consolidation was lost", hint="run the same command again")
@@ -335,8 +345,11 @@ def _missing(item: Item) -> Problem:
 
 
 def _as_planned(item: Item, part: Segment) -> bool:
-    planned = (item.first_sequence, item.last_sequence, item.previous_hash, item.last_hash, item.secret)
-    return planned == (part.first_sequence, part.last_sequence, part.previous_hash, part.last_hash, part.secret)
+    planned = (item.first_sequence, item.last_sequence, item.previous_hash, item.last_hash)
+    if planned != (part.first_sequence, part.last_sequence, part.previous_hash, part.last_hash):
+        return False
+    # A trajectory that was erased after its run was committed has no secret any more; its file follows.
+    return item.secret is None or item.secret == part.secret
 
 
 def cutoffs(settings: ColdSettings, older_than: str | None, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:

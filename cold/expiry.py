@@ -2,7 +2,7 @@
 
 A snapshot goes when it has not been the current one for `older_than`, nobody has pinned it, and its run is marked: who
 completes a run after a crash looks for its id among the snapshots, so one that is not marked must stay. Nothing is done
-while a plan is open, nor while a consolidation runs.
+while a plan is open, nor while a consolidation runs; rewrites that are open are ended first.
 
 Order: one commit takes the snapshots out of the history; then manifests go, then the lists that name them, then old
 versions of the metadata, then leftovers (written more than a day ago, and named by nothing). Every deletion is looked
@@ -30,10 +30,12 @@ from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
 
 from . import pins
-from .catalog import RUN_ID, TABLE
+from .catalog import RUN_ID
 from .installation import Tiers
 from .lake import Lake
 from .metadata_files import Named, moment, named_by, past, read_version, versions
+from .rewrite_leftovers import METADATA_FOLDER
+from .rewrite_settle import settle_open
 from .storage import Entry
 
 OLDER_THAN = "7d"
@@ -41,7 +43,6 @@ OLDER_THAN_MIN = dt.timedelta(hours=1)
 """Whoever has just read which snapshot is current must be able to read its files."""
 LEFTOVER_AGE = dt.timedelta(days=1)
 """A file that nothing names may be one of a commit that is on its way."""
-METADATA_FOLDER = f"iceberg/{TABLE[1]}"
 _RUN_ID_CHARS = 36
 
 _SQL = statements("storage")
@@ -76,6 +77,8 @@ def expire(
     cutoff = now - age_of(older_than, OLDER_THAN_MIN)
     with tiers.consolidation(), closing(tiers.connect()) as conn:
         _refuse_open_plans(conn)
+        if not dry_run:
+            settle_open(conn, tiers.lake, tiers.catalog)
         table = tiers.catalog.table()
         if table is None:
             return Expired()

@@ -162,6 +162,12 @@ class Folder:
                 return
             _sync_folder(target.parent)
 
+    def purge(self, path: str) -> int:
+        """Remove the file; a folder keeps no old versions."""
+        there = self.entry(path) is not None
+        self.delete(path)
+        return int(there)
+
     def files(self, folder: str) -> Iterator[Entry]:
         """Every file below `folder`, sorted within each folder; links are not followed."""
         place = self._inside(folder) if folder else self.root

@@ -75,6 +75,10 @@ class Lake:
         """Remove a file, by path or URL, durably; harmless when it is not there."""
         self._storage.delete(self.path_of(place))
 
+    def purge(self, place: str) -> int:
+        """Remove a file with all that the store keeps of it, by path or URL; returns how many versions there were."""
+        return self._storage.purge(self.path_of(place))
+
     def exists(self, place: str) -> bool:
         """Whether the file is there."""
         return self.entry(place) is not None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 import psycopg
@@ -114,15 +114,15 @@ def wait_for(
     conn: Connection,
     *,
     seconds_max: float,
-    reading: int | None = None,
+    reading: Collection[int] = (),
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Pin, ...]:
     """Wait until the readers that are there now have gone, `seconds_max` at most; returns those that have not.
 
     Call it after the commit that takes files out of the table, and delete them only if it returns nothing. Readers that
-    come later, and those that read the snapshot `reading` (the new one), are not waited for.
+    come later, and those that read one of the snapshots `reading` (which have not these files), are not waited for.
     """
-    waited_for = {pin.pin_id for pin in live(conn) if reading is None or pin.snapshot_id != reading}
+    waited_for = {pin.pin_id for pin in live(conn) if pin.snapshot_id is None or pin.snapshot_id not in reading}
     deadline = time.monotonic() + seconds_max
     while waited_for:
         left = tuple(pin for pin in live(conn) if pin.pin_id in waited_for)

@@ -90,6 +90,9 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove the file, durably; harmless when it is not there."""
 
+    def purge(self, path: str) -> int:
+        """Remove the file with all that the store keeps of it (old versions); returns how many versions there were."""
+
     def files(self, folder: str) -> Iterator[Entry]:
         """Every file below `folder`, at any depth, sorted; unfinished ones are left out."""
 

@@ -152,12 +152,12 @@ def test_a_job_waits_for_those_that_are_there_and_for_nobody_else(connected: Con
 def test_a_job_does_not_wait_for_readers_of_the_new_snapshot(connected: Connect) -> None:
     reader, other, job = connected(), connected(), connected()
     pin_id = pins.take(reader, "reads 7")
-    assert pins.wait_for(job, seconds_max=0, reading=7) != (), "it does not say yet what it reads"
+    assert pins.wait_for(job, seconds_max=0, reading={7}) != (), "it does not say yet what it reads"
     pins.set_snapshot(reader, pin_id, 7)
-    assert pins.wait_for(job, seconds_max=0, reading=7) == ()
-    assert [pin.pin_id for pin in pins.wait_for(job, seconds_max=0, reading=8)] == [pin_id]
+    assert pins.wait_for(job, seconds_max=0, reading={7}) == ()
+    assert [pin.pin_id for pin in pins.wait_for(job, seconds_max=0, reading={8})] == [pin_id]
     pins.set_snapshot(other, pins.take(other, "reads 6"), 6)
-    assert [pin.reader for pin in pins.wait_for(job, seconds_max=0, reading=7)] == ["reads 6"]
+    assert [pin.reader for pin in pins.wait_for(job, seconds_max=0, reading={7})] == ["reads 6"]
     pins.take(other, "has just come")
     assert pins.pinned_snapshots(job) == {6, 7}
 
@@ -225,7 +225,7 @@ def test_a_connection_over_a_home_is_pinned_as_long_as_it_is_there(cli: Cli) -> 
             assert snapshot.snapshot_id == pin.snapshot_id and len(snapshot.files) == 1
             assert len(pins.live(job)) == 2
         assert run_sql(opened, "SELECT count(*) AS n FROM trajectories") == [{"n": 1}]
-        assert pins.wait_for(job, seconds_max=0, reading=pin.snapshot_id) == ()
+        assert pins.wait_for(job, seconds_max=0, reading={pin.snapshot_id}) == ()
         opened.close()
         del opened
         gc.collect()

@@ -274,6 +274,11 @@ def spare(tx: Transaction, given: Parameters) -> int:
     return 0  # nobody sweeps here, so nothing is condemned
 
 
+@statement("rewrites")
+def open_rewrites(tx: Transaction, given: Parameters) -> Rows:
+    return []  # nobody rewrites anything here
+
+
 # --- consolidation ---------------------------------------------------------------------------------------------------
 
 

@@ -57,5 +57,7 @@ SELECT count(*) FROM consolidation_runs WHERE state = 'planned';
 SELECT run_id::text FROM consolidation_runs WHERE state = 'marked' AND run_id::text = ANY (%(run_ids)s::text[]);
 
 -- name: known_runs
--- Those of some runs that were ever planned in this database.
-SELECT run_id::text FROM consolidation_runs WHERE run_id::text = ANY (%(run_ids)s::text[]);
+-- Those of some runs that were ever planned in this database; rewrites name their files in the same way.
+SELECT run_id::text FROM consolidation_runs WHERE run_id::text = ANY (%(run_ids)s::text[])
+UNION ALL
+SELECT rewrite_id::text FROM rewrites WHERE rewrite_id::text = ANY (%(run_ids)s::text[]);
