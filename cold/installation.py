@@ -84,13 +84,19 @@ class Installation:
         with self.postgres() as dsn, closing(database.connect(dsn)) as conn:
             yield conn
 
-    def content_store(self) -> FsContentStore:
-        """Content-addressed storage."""
+    def content_store(self, dsn: str = "") -> FsContentStore:
+        """Content-addressed storage; with a DSN, what Postgres knows of packs is used and kept true."""
         require("fsspec", "cold")
         from stratalog.cold.cas import FsContentStore
 
+        table = None
+        if dsn:
+            from stratalog.cold.pack_table import PackTable
+            from stratalog.warm import database
+
+            table = PackTable(lambda: database.connect(dsn))
         settings = self.settings.cold
-        return FsContentStore(settings.cas_url or f"file://{self.home.folder('cas')}", settings.storage_options)
+        return FsContentStore(settings.cas_url or f"file://{self.home.folder('cas')}", settings.storage_options, table)
 
     def lake(self) -> Lake:
         """Where the Parquet files lie."""
@@ -115,7 +121,7 @@ class Installation:
             self.postgres() as dsn,
             self.lake() as lake,
             self.catalog(dsn, lake) as catalog,
-            closing(self.content_store()) as store,
+            closing(self.content_store(dsn)) as store,
         ):
             yield Tiers(dsn, lake, catalog, store, self.settings.cold)
 
@@ -127,7 +133,7 @@ class Tiers:
     dsn: str
     lake: Lake
     catalog: Catalog
-    store: ContentStore
+    store: FsContentStore
     settings: ColdSettings
 
     def connect(self) -> Connection:

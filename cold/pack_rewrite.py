@@ -8,14 +8,15 @@ crash leaves a pack that is only too many, which the next run removes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from stratalog.schemas.errors import Corrupt, Unavailable
+from stratalog.schemas.errors import Corrupt, NotFound, Unavailable
 
 from .pack_file import PackFile, pack_path
 from .pack_shelf import PackShelf
+from .pack_table import PackTable
 from .pack_writer import Made, PackWriter
 from .storage import Storage
 
@@ -83,3 +84,89 @@ def remove(storage: Storage, shelf: PackShelf, tenant: str, name: str) -> None:
     shelf.forget(tenant, name)
     if shelf.table is not None:
         shelf.table.forget_pack(tenant, name)
+
+
+def finish_replaced(storage: Storage, shelf: PackShelf) -> int:
+    """Remove the packs that are on their way out, which a crash has left; returns how many."""
+    if shelf.table is None:
+        return 0
+    with shelf.table.locked():
+        left = [row for row in shelf.table.packs() if row.replaced]
+        for row in left:
+            remove(storage, shelf, row.tenant, row.name)
+    return len(left)
+
+
+def adopt(storage: Storage, shelf: PackShelf, tenants: Iterable[str]) -> list[str]:
+    """Note the packs that no row knows, once all of each was read; returns what is wrong with damaged ones."""
+    table = shelf.table
+    if table is None:
+        return []
+    problems: list[str] = []
+    for tenant in tenants:
+        known = {row.name for row in table.packs() if row.tenant == tenant}
+        for name in sorted(set(shelf.names(tenant)) - known):
+            with table.locked():
+                problems += _adopt(storage, shelf, table, tenant, name)
+    return problems
+
+
+def _adopt(storage: Storage, shelf: PackShelf, table: PackTable, tenant: str, name: str) -> list[str]:
+    # Asked for under the lock: an erasure may have removed it since it was listed.
+    size = shelf.size_of(tenant, name)
+    if size is None:
+        return []
+    problems: list[str] = []
+    try:
+        pack = shelf.open(tenant, name, size)
+        for _ in pack.scan(problems):
+            pass
+    except NotFound:
+        return []
+    except Corrupt as error:
+        return [error.message]
+    if not problems:
+        table.adopt(tenant, Made(name, pack.index, size))
+    return problems
+
+
+def compact(storage: Storage, shelf: PackShelf, dead_share_max: float) -> tuple[int, int, list[str]]:
+    """Write packs again of which more than this share is not needed; how many, the bytes freed, and what is damaged.
+
+    A piece leaves a pack only where a row says that nothing needs it, or that it lies in another pack, which has it.
+    """
+    table = shelf.table
+    if table is None:
+        return 0, 0, []
+    count = freed = 0
+    problems: list[str] = []
+    for row in table.packs():
+        dead = row.raw_bytes - row.live_bytes
+        if row.replaced or (row.live_pieces and dead <= dead_share_max * row.raw_bytes):
+            continue
+        with table.locked():
+            try:
+                pack = shelf.open(row.tenant, row.name, row.bytes)
+                done = rewrite(storage, shelf, pack, _droppable(shelf, table, pack).__contains__)
+            except (NotFound, Corrupt) as error:
+                problems.append(error.message)
+                continue
+        if done.gone:
+            count += 1
+            freed += done.freed
+    return count, freed, problems
+
+
+def _droppable(shelf: PackShelf, table: PackTable, pack: PackFile) -> set[bytes]:
+    digests = [piece.digest for piece in pack.index.pieces()]
+    known = table.known(pack.tenant, digests)
+    found = set()
+    for digest, place in known.items():
+        if place.pack == pack.name:
+            if place.dead:
+                found.add(digest)
+        elif (size := shelf.size_of(pack.tenant, place.pack)) is not None:
+            other = shelf.open(pack.tenant, place.pack, size)
+            if other.index.find(digest) is not None:
+                found.add(digest)
+    return found

@@ -9,6 +9,8 @@ Memory: about 150 bytes for each piece of content that is referred to.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,7 +24,7 @@ from stratalog.warm.database import Connection, answering
 from stratalog.warm.streaming import stream
 
 from .catalog import Catalog
-from .columns import body_of
+from .columns import Row, body_of
 from .lake import Lake
 from .rows import rows_of
 from .storage import translated
@@ -55,7 +57,9 @@ def find_roots(conn: Connection, lake: Lake, catalog: Catalog) -> Roots:
     """Read all references; raises `Conflict` while a partition is being dropped, `Corrupt` for a damaged file."""
     roots = Roots()
     for file in catalog.files():
-        _read_file(lake, file.url, roots)
+        for row in referring_rows(lake, file.url):
+            for sha256 in digests_in(row):
+                roots.add(row[INDEX["tenant"]], sha256)
     before = _partitions(conn)
     with answering(), conn.transaction():
         conn.execute(_SQL["unlimited"])
@@ -86,8 +90,11 @@ def _dropping() -> Conflict:
     )
 
 
-def _read_file(lake: Lake, url: str, roots: Roots) -> None:
-    """The references in one Parquet file; rows whose `blob` is null have none and are not read."""
+def referring_rows(lake: Lake, url: str) -> Iterator[Row]:
+    """The rows of one Parquet file that refer to content; those whose `blob` is null do not, and are not read.
+
+    Raises `Corrupt`, `NotFound`.
+    """
     try:
         with (
             translated("read", url),
@@ -99,15 +106,14 @@ def _read_file(lake: Lake, url: str, roots: Roots) -> None:
                 if not pc.any(refers).as_py():
                     continue
                 for batch in file.read_row_group(group).filter(refers).to_batches():
-                    _read_rows(batch, roots)
+                    yield from rows_of(batch)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise Corrupt(f"{url} cannot be read: {error}", hint="nothing was deleted; see: stratalog verify") from error
 
 
-def _read_rows(batch: pa.RecordBatch, roots: Roots) -> None:
-    for row in rows_of(batch):
-        tenant = row[INDEX["tenant"]]
-        roots.add(tenant, row[INDEX[_BLOB]])
-        # The column has the first reference only.
-        for ref in references(body_of(row)):
-            roots.add(tenant, ref.sha256)
+def digests_in(row: Row) -> Iterator[str]:
+    """What one such row refers to (SHA-256 in hex, as it is written there)."""
+    yield row[INDEX[_BLOB]]
+    # The column has the first reference only.
+    for ref in references(body_of(row)):
+        yield ref.sha256

@@ -13,6 +13,7 @@ from stratalog.cold.cas import FsContentStore
 from stratalog.cold.catalog import Catalog
 from stratalog.cold.consolidate import Consolidated, Consolidation, consolidate
 from stratalog.cold.lake import Lake
+from stratalog.cold.pack_table import PackTable
 from stratalog.hot.source import LogEvent
 from stratalog.schemas import events as ev
 from stratalog.schemas.blobs import Blob, BlobRef
@@ -167,6 +168,6 @@ def cold_bench(database: str, tmp_path: Path) -> Iterator[ColdBench]:
         conn.rollback()
         migrate(conn)
     with Lake(f"file://{tmp_path}/cold") as lake, Catalog(database, lake) as catalog:
-        store = FsContentStore(f"file://{tmp_path}/cas")
+        store = FsContentStore(f"file://{tmp_path}/cas", table=PackTable(lambda: connect(database)))
         yield ColdBench(database, lake, catalog, store)
         store.close()
