@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -91,14 +92,19 @@ def requests(conn: Connection, erasure_id: int | None = None) -> list[Request]:
         rows = conn.execute(statements("erasure")["entries"], {"erasure_id": erasure_id}).fetchall()
     if erasure_id is not None and not rows:
         raise NotFound(f"there is no erasure {erasure_id}", hint="list them: stratalog erase list")
-    return [Request(*row[:-1], tuple(row[-1])) for row in rows]
+    return [_request(*row) for row in rows]
+
+
+def _request(*row: Any) -> Request:
+    *columns, receipts = row
+    return Request(*columns, tuple(receipts))
 
 
 def items(conn: Connection, erasure_id: int) -> list[Item]:
     """What a request names, by id."""
     with answering(), conn.transaction():
         rows = conn.execute(statements("erasure")["items"], {"erasure_id": erasure_id}).fetchall()
-    return [Item(*row[:3], tuple(row[3]), *row[4:]) for row in rows]
+    return [Item(row[0], row[1], row[2], tuple(row[3]), *row[4:]) for row in rows]
 
 
 def among(conn: Connection, ids: Iterable[uuid.UUID]) -> frozenset[uuid.UUID]:
@@ -175,9 +181,9 @@ def content_left(conn: Connection, erasure_id: int | None = None) -> Sequence[tu
     return [(tenant, bytes(digest).hex(), number) for tenant, digest, number in rows]
 
 
-def content_done(conn: Connection, pieces: Iterable[tuple[str, str]]) -> None:
-    """These pieces are gone, or somebody else needs them."""
-    known = sorted(set(pieces))
-    values = {"tenants": [tenant for tenant, _ in known], "digests": [bytes.fromhex(sha256) for _, sha256 in known]}
+def content_counts(conn: Connection, erasure_id: int) -> tuple[int, int]:
+    """Of a request: pieces of content that are still to be looked at, and pieces that others need, too."""
     with answering(), conn.transaction():
-        conn.execute(statements("erasure")["content_done"], values)
+        row = conn.execute(statements("erasure")["content_counts"], {"erasure_id": erasure_id}).fetchone()
+    assert row is not None
+    return row[0], row[1]

@@ -21,13 +21,15 @@ from typing import Any
 from stratalog.hot.home import Home
 from stratalog.hot.source import Cursor, LogEvent, LogSource, has_more, open_source
 from stratalog.schemas import ids
+from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.codec import decode_body
 from stratalog.schemas.errors import Conflict, CursorMismatch, Fenced, Locked, Retryable, Unavailable
 from stratalog.schemas.events import TaskStarted
 from stratalog.schemas.protocols import ContentStore
 from stratalog.schemas.settings import WarmSettings
 
-from .condemned import spare
+from . import erasure, erasure_ledger
+from .condemned import putting
 from .database import Connection, connect
 from .ingest import Ingested, ingest, inherit_cursor, read_cursor
 from .quarantine import open_lsns
@@ -40,8 +42,14 @@ PATIENCE_S = 60.0
 """How long a single run waits for a server or a log that does not answer."""
 IDLE_WAIT_S = 1.0
 """How long an owner is asked to wait for the next event; also bounds how long a stop takes."""
+LEDGER_POLL_S = 2.0
+"""How often the ledger of erasures is looked at while a log is followed."""
 UNACKNOWLEDGED_LSNS = 1 << 14
 """How far behind the cursor an acknowledgement can have been lost: far more than one batch."""
+
+
+_Pieces = dict[tuple[str, str], tuple[BlobRef, bytes]]
+"""Content by tenant and digest."""
 
 
 class Replicator:
@@ -73,6 +81,7 @@ class Replicator:
         self._failures = 0
         self._published: set[str] = set()
         self._remember = False
+        self._ledger_due = 0.0
 
     def close(self) -> None:
         """Close the connection."""
@@ -125,11 +134,12 @@ class Replicator:
         cursor = read_cursor(conn, self._log_id)
         if cursor is not None:
             self.status.advance(cursor.lsn, cursor.lsn)
-        source = self._opened(cursor)
+        source = self._opened(conn, cursor)
         if source is None:
             self._at_rest()
             return
         try:
+            self._follow_ledger(conn, source)
             if cursor is not None:
                 # The process before may have ended between its COMMIT and this.
                 lsns = open_lsns(conn, self._log_id, cursor.lsn - UNACKNOWLEDGED_LSNS)
@@ -140,11 +150,18 @@ class Replicator:
         finally:
             source.close()
 
-    def _opened(self, cursor: Cursor | None) -> LogSource | None:
-        """The log after a cursor that it has proven, `None` where it has nothing more."""
-        if not has_more(self._home, self._log_id, cursor):
-            return None
-        return open_source(self._home, self._log_id, cursor)
+    def _opened(self, conn: Connection, cursor: Cursor | None) -> LogSource | None:
+        """The log after a cursor that it has proven, `None` where it has nothing more and nothing to erase."""
+        if has_more(self._home, self._log_id, cursor) or erasure_ledger.pending(conn, self._log_id) is not None:
+            return open_source(self._home, self._log_id, cursor)
+        return None
+
+    def _follow_ledger(self, conn: Connection, source: LogSource) -> None:
+        """Erase in the log what the ledger says and it has not followed yet."""
+        while (wanted := erasure_ledger.pending(conn, self._log_id)) is not None:
+            done = source.erase(wanted.trajectories)
+            erasure_ledger.followed(conn, self._log_id, wanted.place, done.events)
+        self._ledger_due = time.monotonic() + LEDGER_POLL_S
 
     def _inherited(self, conn: Connection, start: Cursor) -> Cursor:
         """Where an unknown log begins: at its first event, or where it was pruned before it was given a new id."""
@@ -168,6 +185,8 @@ class Replicator:
                 # A single run ends here, however fast its log grows.
                 self._at_rest()
                 return
+            if time.monotonic() >= self._ledger_due:
+                self._follow_ledger(conn, source)
             events = source.read(cursor.lsn, settings.batch_events_max, settings.batch_bytes_max)
             if events:
                 self.status.state = "replicating"
@@ -175,6 +194,11 @@ class Replicator:
                 source.acknowledge(done.cursor.lsn, done.cursor.hash, done.quarantined)
                 cursor = done.cursor
                 self._failures = 0
+                if done.brought_back:
+                    source.erase(sorted(done.brought_back))
+                if done.related and erasure.add_related(conn):
+                    erasure.proceed(conn)
+                    self._follow_ledger(conn, source)
             else:
                 self._at_rest()
                 if not source.wait(cursor.lsn, idle_wait_s):
@@ -188,37 +212,35 @@ class Replicator:
                 f"the log {self._log_id} begins at LSN {first}, but Postgres has it only up to {cursor.lsn}",
                 hint="Postgres was restored from a backup older than what the log has forgotten",
             )
-        blobs = self._upload(conn, events)
-        self._publish_import_keys(conn, events)
-        done = ingest(conn, self._log_id, events)
+        pieces = _pieces(events)
+        if pieces:
+            with putting(conn, pieces):
+                self._upload(pieces)
+                done = self._ingest(conn, events)
+        else:
+            done = self._ingest(conn, events)
         status = self.status
         status.events += done.admitted
         status.duplicates += done.duplicates
         status.quarantined += len(done.quarantined)
         status.readmitted += done.readmitted
-        status.blobs += blobs
+        status.blobs += len(pieces)
         status.advance(done.cursor.lsn, 0)
         if self._remember:
             self.trajectories |= done.trajectories
         return done
 
-    def _upload(self, conn: Connection, events: Sequence[LogEvent]) -> int:
-        """Put the content of these events where the events say; returns how many pieces. All or it raises."""
-        pieces = {
-            (event.envelope.header.tenant, ref.sha256): (ref, content)
-            for event in events
-            for ref, content in event.blobs
-        }
-        if not pieces:
-            return 0
-        # First, so that no sweep deletes what is there already and only looked at.
-        spare(conn, pieces)
+    def _ingest(self, conn: Connection, events: Sequence[LogEvent]) -> Ingested:
+        self._publish_import_keys(conn, events)
+        return ingest(conn, self._log_id, events)
+
+    def _upload(self, pieces: _Pieces) -> None:
+        """Put content where the events will say; all or it raises."""
         calls: list[tuple[Any, ...]] = [(tenant, *piece) for (tenant, _), piece in pieces.items()]
         try:
             list(self._uploads.map(lambda call: self._contents.put(*call), calls))
         except OSError as error:
             raise Unavailable(f"the content store does not answer: {error}", hint="check cold.cas_url") from error
-        return len(pieces)
 
     def _publish_import_keys(self, conn: Connection, events: Sequence[LogEvent]) -> None:
         """Other homes must meet the same trajectory when they import the same source: they need the same key."""
@@ -244,3 +266,9 @@ class Replicator:
     def _at_rest(self) -> None:
         self.status.state = "waiting"
         self._failures = 0
+
+
+def _pieces(events: Sequence[LogEvent]) -> _Pieces:
+    return {
+        (event.envelope.header.tenant, ref.sha256): (ref, content) for event in events for ref, content in event.blobs
+    }

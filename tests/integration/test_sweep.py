@@ -28,7 +28,7 @@ from stratalog.schemas import events as ev
 from stratalog.schemas.blobs import Blob, BlobRef, text_bytes
 from stratalog.schemas.codec import encode_body
 from stratalog.schemas.errors import Conflict, Corrupt, Invalid, Locked
-from stratalog.warm import replicator
+from stratalog.warm import condemned as putters
 from stratalog.warm.check import verify_warm
 from stratalog.warm.sidecar import Sidecar
 
@@ -313,7 +313,7 @@ def test_whoever_puts_content_before_the_sweep_locks_it_wins(race: Race, monkeyp
 
 def test_without_sparing_it_first_content_would_be_lost(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     # The negative control: a sidecar that only puts finds the content there, and then it is deleted.
-    monkeypatch.setattr(replicator, "spare", lambda conn, pieces: 0)
+    monkeypatch.setattr(putters, "spare", lambda conn, pieces: 0)
     race.run(monkeypatch)
     assert not race.waited and race.lost
 

@@ -112,7 +112,7 @@ class SimReplicator(Replicator):
             self._conn = conn
         return self._conn
 
-    def _opened(self, cursor: Cursor | None) -> LogSource | None:
+    def _opened(self, conn: Any, cursor: Cursor | None) -> LogSource | None:
         if not has_more(self._home, self._log_id, cursor):
             return None
         host, folder = self._sidecar.home_of, self._folder

@@ -270,6 +270,21 @@ def first_open(tx: Transaction, given: Parameters) -> Rows:
 
 
 @statement("sweep")
+def begin_putting(tx: Transaction, given: Parameters) -> Rows:
+    return [(None,)]  # nobody erases content here
+
+
+@statement("sweep")
+def end_putting(tx: Transaction, given: Parameters) -> Rows:
+    return [(None,)]
+
+
+@statement("sweep")
+def note_put(tx: Transaction, given: Parameters) -> int:
+    return 0
+
+
+@statement("sweep")
 def spare(tx: Transaction, given: Parameters) -> int:
     return 0  # nobody sweeps here, so nothing is condemned
 

@@ -91,7 +91,8 @@ WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND position('{"$blob":'::bytea IN bo
 -- What these bodies referred to, to be looked at when bytes are removed.
 INSERT INTO erased_content (tenant, sha256, erasure_id)
 SELECT tenant, digest, %(erasure_id)s FROM unnest(%(tenants)b::text[], %(digests)b::bytea[]) AS b(tenant, digest)
-ORDER BY 1, 2 ON CONFLICT DO NOTHING;
+ORDER BY 1, 2 ON CONFLICT (tenant, sha256) DO UPDATE
+SET erasure_id = excluded.erasure_id, needed = false, put_at = NULL;
 
 -- name: clear_events
 -- Bodies, projections and the columns that were taken from them. The header, the digest and the hash stay.
@@ -242,14 +243,34 @@ SELECT 'subject', trajectory_id FROM trajectory_subjects WHERE trajectory_id = A
 LIMIT 1000;
 
 -- name: content_left
--- Content that erased bodies referred to and that was not looked at yet, of one request or of all.
+-- Content that erased bodies referred to and that is still to be looked at, of one request or of all.
 SELECT tenant, sha256, erasure_id FROM erased_content
-WHERE %(erasure_id)s::bigint IS NULL OR erasure_id = %(erasure_id)s::bigint ORDER BY tenant, sha256;
+WHERE NOT needed AND (%(erasure_id)s::bigint IS NULL OR erasure_id = %(erasure_id)s::bigint) ORDER BY tenant, sha256;
 
--- name: content_done
--- It is gone, or somebody else needs it.
+-- name: look_again
+-- Before anybody looks who needs content: from here on, who puts it says so.
+UPDATE erased_content SET put_at = NULL WHERE NOT needed AND put_at IS NOT NULL;
+
+-- name: lock_content
+-- Those of these pieces that nobody has put since; whoever puts one now waits until this transaction has ended.
+SELECT c.tenant, c.sha256 FROM erased_content c
+WHERE (c.tenant, c.sha256) IN (SELECT * FROM unnest(%(tenants)b::text[], %(digests)b::bytea[]))
+  AND NOT c.needed AND c.put_at IS NULL ORDER BY c.tenant, c.sha256 FOR UPDATE;
+
+-- name: content_needed
+-- Somebody else refers to these.
+UPDATE erased_content AS c SET needed = true FROM unnest(%(tenants)b::text[], %(digests)b::bytea[]) AS b(tenant, digest)
+WHERE c.tenant = b.tenant AND c.sha256 = b.digest AND c.put_at IS NULL;
+
+-- name: content_gone
+-- These are gone; their digests, which are those of the content itself, go too.
 DELETE FROM erased_content AS c USING unnest(%(tenants)b::text[], %(digests)b::bytea[]) AS b(tenant, digest)
 WHERE c.tenant = b.tenant AND c.sha256 = b.digest;
+
+-- name: content_counts
+-- Of a request: pieces that are still to be looked at, and pieces that others need.
+SELECT count(*) FILTER (WHERE NOT needed), count(*) FILTER (WHERE needed) FROM erased_content
+WHERE erasure_id = %(erasure_id)s;
 
 -- name: insert_receipt
 -- What was done in a tier, as it was signed.

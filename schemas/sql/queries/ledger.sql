@@ -34,7 +34,8 @@ SELECT trajectory_id, erasure_id FROM erased_trajectories WHERE trajectory_id = 
 INSERT INTO erased_content (tenant, sha256, erasure_id)
 SELECT tenant, digest, erasure FROM unnest(%(tenants)b::text[], %(digests)b::bytea[], %(erasures)b::bigint[])
   AS b(tenant, digest, erasure)
-ORDER BY 1, 2 ON CONFLICT DO NOTHING;
+ORDER BY 1, 2 ON CONFLICT (tenant, sha256) DO UPDATE
+SET erasure_id = excluded.erasure_id, needed = false, put_at = NULL;
 
 -- name: insert_links
 -- Who descends from whom, as stored events say. A fork is also told as a child by its first event.

@@ -4,6 +4,27 @@
 -- Looking at everything takes as long as there is data; for this transaction only.
 SET LOCAL statement_timeout = 0;
 
+-- name: begin_putting
+-- From before content is put until the events that refer to it are committed, shared with all who do that; whoever
+-- erases content waits for those who have begun. It lasts as long as the session.
+SELECT pg_advisory_lock_shared(hashtextextended('stratalog.contents', 0));
+
+-- name: end_putting
+-- The end of it.
+SELECT pg_advisory_unlock_shared(hashtextextended('stratalog.contents', 0));
+
+-- name: wait_for_putting
+-- Nobody is putting content who had begun before; released at the end of the transaction.
+SELECT pg_advisory_xact_lock(hashtextextended('stratalog.contents', 0));
+
+-- name: note_put
+-- Erased content that is put again: it is looked at once more before it goes. Waits for an erasure that deletes it.
+UPDATE erased_content AS c SET put_at = clock_timestamp() FROM (
+  SELECT tenant, sha256 FROM erased_content
+  WHERE (tenant, sha256) IN (SELECT * FROM unnest(%(tenants)s::text[], %(digests)s::bytea[]))
+  ORDER BY tenant, sha256 FOR UPDATE) AS found
+WHERE c.tenant = found.tenant AND c.sha256 = found.sha256;
+
 -- name: spare
 -- Whoever puts content does this first, in a transaction of its own. Waits for a sweep that is deleting some of it; the
 -- rows are locked in one order, so that two who put the same do not wait for each other.

@@ -8,7 +8,7 @@
 --   erasure_items        what a request names: `asked`, `held` (a hold wins; done once it is released) or `erased`
 --   erased_trajectories  the ledger: whatever arrives of these, from whatever log, import or backup, is stored without
 --                        its body. `unreadable` since `erased_at`; the other times say since when the bytes are gone
---   erased_content       bulky content that erased bodies referred to and that is still to be looked at
+--   erased_content       bulky content that erased bodies referred to: to be looked at, or found to be needed by others
 --   log_erasures         how far each hot log has followed the ledger, by `place`
 --   erasure_receipts     what was done in each tier, signed
 --
@@ -111,6 +111,8 @@ CREATE TABLE erased_content (
   tenant     text   NOT NULL,
   sha256     bytea  NOT NULL CHECK (length(sha256) = 32),
   erasure_id bigint NOT NULL REFERENCES erasures,
+  needed     boolean NOT NULL DEFAULT false,                -- looked at: somebody else refers to it, so it stays
+  put_at     timestamptz,                                   -- put again since, by somebody who may need it: look again
   PRIMARY KEY (tenant, sha256)
 );
 
