@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from stratalog.schemas.blobs import references
-from stratalog.schemas.chain import START, ChainCheck, Link
-from stratalog.schemas.errors import Corrupt, CursorMismatch, Retryable, StratalogError
+from stratalog.schemas.chain import START, ChainCheck, Link, check_link
+from stratalog.schemas.envelope import Envelope
+from stratalog.schemas.errors import Corrupt, CursorMismatch, Retryable, StratalogError, Unavailable
 
 from .source import LogEvent, LogSource
 
@@ -108,7 +109,7 @@ def _check_events(
                 raise Corrupt(f"the event at LSN {after + 1} is missing")
             after = event.envelope.lsn
             report.events += 1
-            _check_event(event, chains, secrets, report)
+            _check_event(source, event, chains, secrets, report)
             if after in replicated.quarantined:
                 report.refused.add(event.envelope.header.trajectory_id)
             else:
@@ -125,7 +126,11 @@ def _note_spans(chains: Mapping[uuid.UUID, ChainCheck | None], report: HotReport
 
 
 def _check_event(
-    event: LogEvent, chains: dict[uuid.UUID, ChainCheck | None], secrets: Mapping[uuid.UUID, bytes], report: HotReport
+    source: LogSource,
+    event: LogEvent,
+    chains: dict[uuid.UUID, ChainCheck | None],
+    secrets: Mapping[uuid.UUID, bytes],
+    report: HotReport,
 ) -> None:
     envelope = event.envelope
     header = envelope.header
@@ -135,7 +140,9 @@ def _check_event(
         chains[trajectory_id] = ChainCheck(envelope.secret, after)
     elif trajectory_id not in chains:
         after = Link(header.sequence_number - 1, header.previous_hash)  # what came before was pruned
-        chains[trajectory_id] = ChainCheck(secrets.get(trajectory_id), after)
+        secret = secrets.get(trajectory_id) or None
+        unchecked = secret is None and not envelope.erased and _is_being_erased(source, trajectory_id)
+        chains[trajectory_id] = (LinkCheck if unchecked else ChainCheck)(secret, after)
     chain = chains[trajectory_id]
     if chain is None:
         return  # already reported
@@ -145,6 +152,21 @@ def _check_event(
         report.problems.append(f"LSN {envelope.lsn}: {error.message}")
         chains[trajectory_id] = None
     _check_blobs(event, report)
+
+
+class LinkCheck(ChainCheck):
+    """A chain of which the first events were pruned and the others are being erased: nobody has its secret."""
+
+    def feed(self, envelope: Envelope) -> None:
+        """Check the next event: place and link."""
+        self.position = check_link(self.position, envelope)
+
+
+def _is_being_erased(source: LogSource, trajectory_id: uuid.UUID) -> bool:
+    try:
+        return trajectory_id in source.erased()
+    except Unavailable:
+        return False  # its owner cannot erase
 
 
 def _check_history(event: LogEvent, replicated: Replicated, report: HotReport) -> None:

@@ -18,6 +18,7 @@ from stratalog.schemas.envelope import Envelope
 from stratalog.schemas.errors import (
     Corrupt,
     CursorMismatch,
+    Erased,
     InDoubt,
     Invalid,
     NotFound,
@@ -42,6 +43,7 @@ from .replication import Replication, check_position
 from .staging import Stager
 from .watermark import Watermark
 
+ERASED_HINT = Erased.default_hint
 PRUNE_EVENTS_MIN = 1024
 """Fewer events are not worth a range of their own."""
 
@@ -237,6 +239,16 @@ class Engine:
         if head is None:
             raise NotFound(f"trajectory {trajectory_id} is not in this log")
         return self._events.of_trajectory(head.lsn, from_sequence, durable, staged)
+
+    def content(self, lsn: int, sha256: str) -> bytes:
+        """Content that the event at an LSN refers to, verified; raises `NotFound` or `Corrupt`."""
+        try:
+            return self.contents.get(lsn, sha256)
+        except (NotFound, Corrupt) as error:
+            envelope = self.envelope(lsn) if 0 < lsn <= keys.LSN_MAX else None
+            if envelope is None or not envelope.erased:
+                raise
+            raise NotFound(f"the event at LSN {lsn} was erased, and its content with it", hint=ERASED_HINT) from error
 
     def _staged_events(self) -> dict[bytes, bytes]:
         pending = self._committer.pending()

@@ -342,7 +342,7 @@ class HotLog:
 
     def blob(self, lsn: int, sha256: str) -> bytes:
         """Content that the event at `lsn` refers to, verified; raises `NotFound` or `Corrupt`."""
-        return self.engine.contents.get(lsn, sha256)
+        return self.engine.content(lsn, sha256)
 
     def note(self, key: bytes) -> bytes | None:
         """A small value that was committed with `notes`."""

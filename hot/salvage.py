@@ -18,6 +18,7 @@ from rocksdict import DBRecoveryMode
 from stratalog.schemas.blobs import references
 from stratalog.schemas.envelope import Envelope, decode_record
 from stratalog.schemas.errors import Corrupt, InDoubt, NotFound
+from stratalog.schemas.protocols import Put
 from stratalog.schemas.settings import HotSettings
 
 from . import keys
@@ -129,7 +130,10 @@ def _keep_readable(store: RocksStore) -> None:
     contents.forget(position.lsn + 1, keys.LSN_MAX)
     store.delete_range("events", keys.lsn_key(position.lsn + 1), keys.lsn_key(keys.LSN_MAX))
     store.delete_range("meta", keys.OPENING_PREFIX + keys.lsn_key(position.lsn), keys.prefix_end(keys.OPENING_PREFIX))
-    store.commit(heads.save(position))
+    for key, _ in store.scan("meta", keys.ERASED_PREFIX, keys.prefix_end(keys.ERASED_PREFIX)):
+        heads.erase(uuid.UUID(bytes=key[len(keys.ERASED_PREFIX) :]))  # it may have been interrupted
+    # An erasure must know that the files have what was cut off.
+    store.commit([*heads.save(position), Put("meta", keys.META_LEFTOVERS, position.hash)])
 
 
 def _forget_newer_heads(store: RocksStore, pruned_lsn: int) -> dict[uuid.UUID, Head]:

@@ -158,18 +158,27 @@ def read_batch(engine: Engine, after_lsn: int, events_max: int, bytes_max: int) 
         size += len(envelope.body) + sum(ref.size for ref in references(envelope.body))
         if envelope.lsn != start + 1 or (batch and size > bytes_max):
             break
-        try:
-            batch.append(pack_event(engine, envelope))
-        except NotFound as error:
-            if envelope.lsn > engine.pruned_lsn:
-                raise Corrupt(error.message) from error
+        packed = _packed_now(engine, envelope)
+        if packed is None:
             break
+        batch.append(packed)
         start = envelope.lsn
     if start < engine.pruned_lsn and not batch:  # pruned, before or while we looked
         if after_lsn:
             raise CursorMismatch(f"events after LSN {after_lsn} of {engine.log_id} are pruned")
         return read_batch(engine, 0, events_max, bytes_max)
     return batch
+
+
+def _packed_now(engine: Engine, envelope: Envelope) -> PackedEvent | None:
+    """An event that was just read, as it is now if it was erased meanwhile; `None` where it was pruned meanwhile."""
+    try:
+        return pack_event(engine, envelope)
+    except (NotFound, Corrupt) as error:
+        now = engine.envelope(envelope.lsn)
+        if now is None or now.erased:
+            return None if now is None else pack_event(engine, now)
+        raise Corrupt(error.message) from error
 
 
 def _hello(engine: Engine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +241,7 @@ def _envelopes(engine: Engine, arguments: dict[str, Any]) -> list[Any]:
 
 
 def _blob(engine: Engine, arguments: dict[str, Any]) -> bytes:
-    return engine.contents.get(arguments["lsn"], arguments["sha256"])
+    return engine.content(arguments["lsn"], arguments["sha256"])
 
 
 def _erase(engine: Engine, arguments: dict[str, Any]) -> ErasedHere | None:

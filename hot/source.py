@@ -367,7 +367,7 @@ class LocalSource:
 
     def blob(self, lsn: int, sha256: str) -> bytes:
         """See `LogReader`."""
-        return self._engine.contents.get(lsn, sha256)
+        return self._engine.content(lsn, sha256)
 
     def close(self) -> None:
         """Release the log."""
