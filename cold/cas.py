@@ -95,6 +95,10 @@ class FsContentStore:
                 return content
             if damaged is not None:
                 raise damaged
+        why = "" if self._table is None else self._table.dropped(tenant, bytes.fromhex(sha256))
+        if why:
+            hint = "the event is there, with the length and the beginning; see docs/retention.md"
+            raise NotFound(f"blob {sha256} of {tenant} was dropped by {why}", hint=hint)
         hint = "see what is there with: stratalog verify"
         raise NotFound(f"blob {sha256} of {tenant} is not in {self.url}", hint=hint)
 

@@ -45,6 +45,8 @@ class PackRow(msgspec.Struct, frozen=True):
     replaced: bool
     live_bytes: int
     live_pieces: int
+    pieces: int
+    """All of which a row says that they are in it."""
 
 
 class PackTable:
@@ -84,6 +86,11 @@ class PackTable:
         """Name and length of the pack that a piece lies in, or `None`."""
         rows = self._rows("find", {"tenant": tenant, "sha256": digest})
         return (bytes(rows[0][0]).hex(), rows[0][1]) if rows else None
+
+    def dropped(self, tenant: str, digest: bytes) -> str:
+        """By which policy a piece was dropped, and when, for people; '' if none has done that."""
+        rows = self._rows("dropped", {"tenant": tenant, "sha256": digest})
+        return f"policy {rows[0][0]} (version {rows[0][1]}) on {rows[0][2]:%Y-%m-%d}" if rows else ""
 
     def known(self, tenant: str, digests: Sequence[bytes]) -> dict[bytes, Known]:
         """What is known of those of some pieces that lie in packs."""

@@ -169,7 +169,8 @@ class _Packing:
         try:
             content = self._store.get_loose(tenant, digest.hex())
         except NotFound:
-            self.problems.append(f"content {digest.hex()} of {tenant} is missing")
+            if not self._table.dropped(tenant, digest):
+                self.problems.append(f"content {digest.hex()} of {tenant} is missing")
             return
         except Corrupt as error:
             self.problems.append(error.message)

@@ -10,6 +10,7 @@ Memory: about 150 bytes for each piece of content that is referred to.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,17 +61,23 @@ def find_roots(conn: Connection, lake: Lake, catalog: Catalog) -> Roots:
         for row in referring_rows(lake, file.url):
             for sha256 in digests_in(row):
                 roots.add(row[INDEX["tenant"]], sha256)
-    before = _partitions(conn)
-    with answering(), conn.transaction():
+    with whole_partitions(conn), answering(), conn.transaction():
         conn.execute(_SQL["unlimited"])
         for tenant, sha256 in queries.content_references(conn):
             roots.add(tenant, sha256)
         for tenant, body in stream(conn, _SQL["quarantined_references"], {}):
             for ref in references(bytes(body)):
                 roots.add(tenant, ref.sha256)
+    return roots
+
+
+@contextmanager
+def whole_partitions(conn: Connection) -> Iterator[None]:
+    """Raise `Conflict` where a partition is being dropped, at the beginning of the block or until its end."""
+    before = _partitions(conn)
+    yield
     if not set(before) <= set(_partitions(conn)):
         raise _dropping()
-    return roots
 
 
 def _partitions(conn: Connection) -> list[str]:

@@ -1,6 +1,7 @@
-"""The job `retention`: the policies in force, executed in the warm tier. Its schedule starts only where there are any.
+"""The job `retention`: the policies in force, executed in every tier. Its schedule starts only where there are any.
 
-What survives a crash is what `warm.retention_apply` guarantees: the database knows what is planned and how far it is.
+What survives a crash is what `warm.retention_apply`, `cold.retention` and `cold.retention_content` guarantee: the
+database knows what is planned and how far it is.
 """
 
 # No postponed annotations here: Dagster reads those of ops to know config and resources.
@@ -12,8 +13,10 @@ from typing import Any
 import dagster as dg
 import msgspec
 
+from stratalog.cold.retention import apply_lower
 from stratalog.hot.home import Home
 from stratalog.schemas.settings import Settings
+from stratalog.warm.deletion_lower import needed
 from stratalog.warm.retention import FILE_NAME
 from stratalog.warm.retention_apply import apply
 
@@ -28,13 +31,14 @@ RETENTION_CRON = "45 3 * * *"
     name="apply_retention",
     retry_policy=retries,
     out=dg.Out(dg.Nothing),
-    description="Deletes from Postgres what the policies say, as far as it is in the cold tier and nothing holds it.",
+    description="Deletes what the policies say from Postgres, the lake and bulky content, as far as nothing holds it.",
 )
 def apply_retention(context: dg.OpExecutionContext, stratalog: dg.ResourceParam[Place]) -> None:
     """Apply the policies; the metadata says what has gone and what was kept."""
     with stratalog.open() as tiers, failing(), tiers.connect() as conn:
         conn.rollback()
         done = apply(conn)
+        lower = apply_lower(tiers, done.as_of) if needed(conn) else None
     if done.version is None:
         context.log.info("no policy is in force, nothing is deleted")
     for line in done.kept:
@@ -43,6 +47,10 @@ def apply_retention(context: dg.OpExecutionContext, stratalog: dg.ResourceParam[
                 f"{line.trajectories} trajectories of {line.tenant} are due by policy {line.policy} and held by "
                 f"{', '.join(line.matters)}"
             )
+    if lower is not None and lower.cold.readers:
+        context.log.warning(
+            f"old files are still being read by {', '.join(lower.cold.readers)}: they go with the next run"
+        )
     metadata: dict[str, Any] = {
         "version": done.version,
         "trajectories": done.trajectories,
@@ -52,6 +60,7 @@ def apply_retention(context: dg.OpExecutionContext, stratalog: dg.ResourceParam[
         # Dagster takes what JSON knows.
         "kept": msgspec.json.decode(msgspec.json.encode(done.kept)),
         "outcomes": msgspec.json.decode(msgspec.json.encode(done.shares)),
+        "lower_tiers": msgspec.json.decode(msgspec.json.encode(lower)),
     }
     context.add_output_metadata(metadata)
 
@@ -59,7 +68,7 @@ def apply_retention(context: dg.OpExecutionContext, stratalog: dg.ResourceParam[
 @dg.job(
     name="retention",
     executor_def=dg.in_process_executor,
-    description="What the policies in force say about the warm tier. Legal holds win.",
+    description="What the policies in force say about every tier. Legal holds win.",
 )
 def retention_job() -> None:
     """One step."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -62,6 +62,12 @@ class Deleted(msgspec.Struct, frozen=True):
     policy: str
     at: dt.datetime
     done: bool
+
+
+def needed(conn: Connection) -> bool:
+    """Whether there is anything to do below the warm tier: a clock for it is in force, or something was begun."""
+    with answering(), conn.transaction():
+        return conn.execute(_SQL["needed"]).fetchone() == (True,)
 
 
 def plan(conn: Connection, tier: Tier, now: dt.datetime) -> int:
@@ -144,7 +150,7 @@ def finish_cold(conn: Connection, rewrite_id: uuid.UUID, tally: Tally) -> None:
         tally.add(tenant, policy, "done", events, size)
 
 
-def cancel_held(conn: Connection, now: dt.datetime, tally: Tally) -> None:
+def cancel_held(conn: Connection, tally: Tally) -> None:
     """Give back to its events what is left of the content of started deletions that are held by now."""
     started = [one for one in open_deletions(conn, "bulky") if one.state == "started"]
     with answering(), conn.transaction():
@@ -161,6 +167,26 @@ def cancel_held(conn: Connection, now: dt.datetime, tally: Tally) -> None:
             _cancel(conn, "bulky", started, refused)
     for one in refused:
         tally.add(one.tenant, one.policy, str(one.refusal))
+
+
+def given_up(conn: Connection) -> dict[uuid.UUID, int]:
+    """Whose events up to where keep no content any more; what is held by now is not among them."""
+    with answering(), conn.transaction():
+        return dict(conn.execute(_SQL["given_up"]).fetchall())
+
+
+def dropped_content(conn: Connection) -> list[tuple[str, bytes]]:
+    """Tenant and SHA-256 of all content that has gone although events refer to it, sorted."""
+    with answering(), conn.transaction():
+        return [(tenant, bytes(digest)) for tenant, digest in conn.execute(_SQL["dropped"])]
+
+
+def finish_bulky(conn: Connection, left: Collection[uuid.UUID], tally: Tally) -> None:
+    """Note that nothing is left of the content that only started deletions referred to, but for those of `left`."""
+    with answering(), conn.transaction():
+        done = conn.execute(_SQL["finish_bulky"], {"trajectory_ids": sorted(left)}).fetchall()
+    for tenant, policy, events, size in done:
+        tally.add(tenant, policy, "done", events, size)
 
 
 def cold_starts(conn: Connection) -> dict[uuid.UUID, list[Link]]:

@@ -1,7 +1,8 @@
 """Executes the policies in force in the warm tier: plans deletions, drops partitions that may go whole, then the rest.
 
-One process at a time; what an earlier one has left is finished, whatever the policies say by now: a partition that is
-on its way out, and deletions that were planned (they are judged again). Without a policy nothing is planned.
+The tiers below come after it (`cold.retention`). One process at a time; what an earlier one has left is finished,
+whatever the policies say by now: a partition that is on its way out, and deletions that were planned (they are judged
+again). Without a policy nothing is planned.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .retention_plan import Line, plan, read_now
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What was done. `kept` is what the policies would delete and something keeps: holds first of all."""
+    """What was done in the warm tier. `kept` is what is due in any tier and something keeps: holds first of all."""
 
     as_of: dt.datetime
     version: int | None
@@ -62,7 +63,7 @@ def apply(conn: Connection, now: dt.datetime | None = None) -> Applied:
         partitions = drop_partitions(conn, moment, tally)
         execute_planned(conn, moment, tally)
         left = plan(conn, moment)
-    kept = tuple(line for line in left.due if line.tier == "warm" and line.keeps)
+    kept = tuple(line for line in left.due if line.keeps)
     return Applied(moment, left.version, planned, tally.shares(), tuple(partitions), kept)
 
 

@@ -17,7 +17,7 @@ from . import retention
 from .database import Connection, answering, check_idle
 from .deletion_partitions import Partition, droppable
 
-EXECUTED_TIERS = ("warm",)
+EXECUTED_TIERS = ("warm", "cold", "bulky")
 
 
 class Line(msgspec.Struct, frozen=True):

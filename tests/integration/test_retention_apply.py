@@ -195,6 +195,44 @@ def test_the_clock_runs_from_the_end(cold_bench: ColdBench) -> None:
     assert undated.trajectory_id in events_here(cold_bench), "nobody knows when it ended"
 
 
+def test_an_undated_import_has_a_clock_only_if_the_policy_says_so(cold_bench: ColdBench) -> None:
+    stay(cold_bench)
+    undated = cold_bench.task(1, imported=True)
+    own = cold_bench.task(2)
+    cold_bench.execute(
+        'UPDATE trajectories SET labels = \'{"undated": "true"}\' WHERE trajectory_id IN (%s, %s)',
+        undated.trajectory_id,
+        own.trajectory_id,
+    )
+    cold_bench.run()
+    load(cold_bench)
+    never = {(one.why, one.trajectories) for one in make_plan(cold_bench).never}
+    assert never == {("undated: its source knew no time", 2), ("has not ended", len(MANY))}
+    load(cold_bench, WEEK + 'undated = "import"\n')
+    ((made_at,),) = rows(cold_bench, "SELECT made_at FROM trajectories WHERE trajectory_id = %s", undated.trajectory_id)
+    week, second = dt.timedelta(days=7), dt.timedelta(seconds=1)
+    assert make_plan(cold_bench, made_at + week - second).due == ()
+    cold_bench.append(undated, [ev.Annotation(name="late", score=1.0)])
+    cold_bench.run()
+    assert run_apply(cold_bench, made_at + week).trajectories == 1, "what comes later does not move the clock"
+    left = events_here(cold_bench)
+    assert undated.trajectory_id not in left and own.trajectory_id in left
+    assert {(one.why, one.trajectories) for one in make_plan(cold_bench).never} == {
+        ("undated: its source knew no time", 1),
+        ("has not ended", len(MANY)),
+    }
+
+
+def test_what_no_policy_reaches_is_counted(cold_bench: ColdBench) -> None:
+    cold_bench.task(1)
+    cold_bench.task(2, tenant="globex")
+    load(cold_bench, '[[policy]]\nname = "exempt"\ntenant = "globex"\n')
+    assert {(one.tenant, one.why, one.trajectories) for one in make_plan(cold_bench).never} == {
+        ("acme", "no policy fits", 1),
+        ("globex", "its policy has no clock", 1),
+    }
+
+
 def test_the_first_policy_that_fits_decides_alone(cold_bench: ColdBench) -> None:
     stay(cold_bench)
     kept, dropped, failed = cold_bench.task(1), cold_bench.task(2, model="beta/2"), cold_bench.task(3, tenant="globex")
@@ -255,12 +293,13 @@ def test_a_plan_changes_nothing_and_says_everything(cold_bench: ColdBench) -> No
     assert lines == {
         ("warm", "acme", "", (), True),
         ("warm", "globex", "held", ("case",), False),
-        ("bulky", "acme", "", (), False),
+        ("bulky", "acme", "", (), True),
         ("bulky", "globex", "held", ("case",), False),
-        ("cold", "acme", "", (), False),
+        ("cold", "acme", "", (), True),
         ("cold", "globex", "held", ("case",), False),
     }
-    assert found.executed_tiers == ("warm",)
+    assert found.executed_tiers == ("warm", "cold", "bulky")
+    assert found.never == () and "compared by hash" in found.hot
     assert all(line.trajectories == 1 and line.events > 0 for line in found.due)
     assert events_here(cold_bench) == before and deletions(cold_bench) == {}
 

@@ -43,17 +43,19 @@ def test_from_no_policy_to_rows_that_have_gone(kept: Cli) -> None:
     write(kept, '[[policy]]\nname = "all"\nwarm = "0d"\ncold = "5000w"\n')
     assert kept.json("retention", "plan")["file"] == "differs"
     said = kept("retention", "load")
-    assert said.out == "version 1 with 1 policy is in force now\n" and "counted only" in said.err
+    assert said.out == "version 1 with 1 policy is in force now\n"
     assert kept.json("retention", "load")["new"] is False
 
     plan = kept.json("retention", "plan")
-    assert (plan["file"], plan["version"], plan["policies"], plan["executed_tiers"]) == ("same", 1, 1, ["warm"])
+    assert (plan["file"], plan["version"], plan["policies"]) == ("same", 1, 1)
+    assert plan["executed_tiers"] == ["warm", "cold", "bulky"]
     (line,) = plan["due"]
     assert (line["tier"], line["tenant"], line["policy"], line["version"]) == ("warm", "default", "all", 1)
     assert line["keeps"] == "" and line["trajectories"] == 1 and line["events"] > 0 and line["bytes"] > 0
     assert [(one["tier"], one["within_7_days"]) for one in plan["upcoming"]] == [("cold", 0)]
     said = kept("retention", "plan")
     assert "would be deleted" in said.out and "all (version 1)" in said.out and "what comes next" in said.out
+    assert "hot: each hot log forgets by itself" in said.err
 
     held = kept("hold", "add", "case-1", "--tenant", "default", "--reason", "a letter", "--by", "counsel")
     assert held.out == "hold 1 of matter case-1 covers 1 trajectory\n"
@@ -73,6 +75,45 @@ def test_from_no_policy_to_rows_that_have_gone(kept: Cli) -> None:
     assert len(kept.json("sql", hint.split('"')[1])) == line["events"], "the hint is a command that finds it"
     assert kept.json("import", SESSION)["appended"] == 0
     assert kept.json("sidecar", "--once")["quarantined"] == 0
+
+
+def test_every_tier_by_its_own_clock(kept: Cli) -> None:
+    write(kept, '[[policy]]\nname = "all"\nwarm = "0d"\ncold = "0d"\nbulky = "0d"\n')
+    kept.json("retention", "load")
+    due = {line["tier"]: (line["keeps"], line["trajectories"]) for line in kept.json("retention", "plan")["due"]}
+    assert due == {"warm": ("", 1), "cold": ("", 1), "bulky": ("", 1)}
+    kept.json("hold", "add", "case-1", "--tenant", "default", "--reason", "a letter")
+    held = kept.json("retention", "apply")
+    assert (held["trajectories"], held["cold"]["trajectories"], held["bulky"]["planned"]) == (0, 0, 0)
+    assert {(line["tier"], line["keeps"]) for line in held["kept"]} == {
+        ("warm", "held"),
+        ("cold", "held"),
+        ("bulky", "held"),
+    }
+    kept.json("hold", "release", "case-1", "--reason", "settled")
+    said = kept("retention", "apply")
+    assert said.code == 0 and "have left Postgres" in said.out and "have left the lake" in said.out
+    assert kept.json("sql", "select count(*) n from events") == [{"n": 0}]
+    assert kept.json("verify")["ok"] is True
+    assert len(kept.json("trajectory", "list")) == 1, "the head stays"
+    assert kept.json("retention", "plan")["due"] == []
+    assert kept.json("import", SESSION)["appended"] == 0
+    assert kept.json("sidecar", "--once")["quarantined"] == 0
+    placed = kept("hold", "add", "case-2", "--tenant", "default", "--reason", "too late")
+    assert "these events are in no tier" in placed.out
+
+
+def test_a_killed_command_is_finished_below_the_warm_tier(kept: Cli) -> None:
+    write(kept, '[[policy]]\nname = "all"\nwarm = "0d"\ncold = "0d"\n')
+    kept.json("retention", "load")
+    prelude = (
+        "import os, signal\nfrom stratalog.cold import rewrite\n"
+        "rewrite.note = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert kept.process("retention", "apply", prelude=prelude).code == -signal.SIGKILL
+    assert kept.json("verify")["ok"] is True
+    assert kept.json("retention", "apply")["cold"]["trajectories"] == 1
+    assert kept.json("verify")["ok"] is True
 
 
 @pytest.mark.parametrize("step", ["move", "detach", "drop"])
@@ -107,6 +148,8 @@ def test_a_killed_command_is_finished_by_the_next(kept: Cli, step: str) -> None:
         ('[[policy]]\nname = "a"\nmodel = []\n', "an empty list fits nothing"),
         ('[[policy]]\nname = "a"\nlabels = { a = "\\u0000" }\n', ""),
         ('[[policy]]\nname = "a"\nwarm = "2d"\ncold = "1d"\n', "cold is shorter than warm"),
+        ('[[policy]]\nname = "a"\nhot = "1d"\n', "hot has no clock"),
+        ('[[policy]]\nname = "a"\nundated = "never"\n', "Invalid enum value"),
         ('policy = "all"\n', "Expected `array`"),
         (f'[[policy]]\nname = "{HOSTILE}"\n'.replace("\x1b", "\\u001b").replace("\x07", "\\u0007"), ""),
     ],

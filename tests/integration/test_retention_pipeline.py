@@ -45,6 +45,17 @@ def test_the_job_applies_the_policies_and_says_what_was_kept(cold_bench: ColdBen
     assert held.trajectory_id in left and gone.trajectory_id not in left
 
 
+def test_the_job_goes_through_every_tier(cold_bench: ColdBench) -> None:
+    cold_bench.task(1)
+    cold_bench.task(2, model="other")
+    cold_bench.run()
+    load(cold_bench, '[[policy]]\nname = "all"\nmodel = "atlas-4"\nwarm = "0d"\ncold = "0d"\nbulky = "0d"\n')
+    result = run_job(cold_bench)
+    assert result.success
+    assert metadata(result)["lower_tiers"]["cold"]["shares"][0]["trajectories"] == 1
+    assert sum(file.rows for file in cold_bench.catalog.files()) == len(cold_bench.authors) // 2 * 18
+
+
 def test_the_schedule_is_on_only_where_there_are_policies(cold_bench: ColdBench, tmp_path: Path) -> None:
     def state(where: Any, running: bool = True) -> Any:
         definitions = build_definitions(where, running=running)

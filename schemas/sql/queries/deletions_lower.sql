@@ -1,6 +1,11 @@
 -- Deletions in the cold tier and for bulky content, from plan to end; whoever executes them holds the lock on
 -- consolidation. See deletions.sql for the locks that keep holds out.
 
+-- name: needed
+-- Whether there is anything to do below the warm tier: a clock for it is in force, or something was begun.
+SELECT EXISTS (SELECT 1 FROM policies_in_force WHERE cold_us IS NOT NULL OR bulky_us IS NOT NULL)
+  OR EXISTS (SELECT 1 FROM deletions WHERE tier <> 'warm' AND state IN ('planned', 'started'));
+
 -- name: plan
 -- A row for everything that is due in a tier and that nothing keeps.
 INSERT INTO deletions (trajectory_id, tenant, tier, version, policy, through_sequence)
@@ -120,11 +125,18 @@ WHERE (tenant, sha256) IN (SELECT * FROM unnest(%(tenants)b::text[], %(digests)b
 
 -- name: dropped
 -- All content that has gone although events refer to it.
-SELECT tenant, sha256, version, policy, dropped_at FROM dropped_content;
+SELECT tenant, sha256 FROM dropped_content ORDER BY tenant, sha256;
 
--- name: dropped_one
--- Whether a piece of content has gone so, and by which policy.
-SELECT version, policy, dropped_at FROM dropped_content WHERE tenant = %(tenant)s AND sha256 = %(sha256)b;
+-- name: warm_references
+-- Bodies in the warm tier that may refer to content, with their place.
+SELECT tenant, trajectory_id, sequence_number, body FROM all_events
+WHERE position('\x7b2224626c6f62223a'::bytea IN body) > 0;
+
+-- name: lock_condemned
+-- Those of some pieces that are still condemned. What somebody puts right now is passed over.
+SELECT tenant, sha256 FROM condemned_content
+WHERE (tenant, sha256) IN (SELECT * FROM unnest(%(tenants)b::text[], %(digests)b::bytea[]))
+ORDER BY tenant, sha256 FOR UPDATE SKIP LOCKED;
 
 -- name: count_bytes
 -- What has gone counts for one of the trajectories that gave it up.

@@ -84,7 +84,7 @@ DELETE FROM content_packs WHERE tenant = %(tenant)s AND name = %(name)s;
 -- Every pack, with how much of its content is needed.
 SELECT c.tenant, c.name, c.bytes, c.raw_bytes, c.replaced_at IS NOT NULL,
   coalesce(sum(p.length) FILTER (WHERE p.dead_since IS NULL), 0)::bigint,
-  count(p.sha256) FILTER (WHERE p.dead_since IS NULL)
+  count(p.sha256) FILTER (WHERE p.dead_since IS NULL), count(p.sha256)
 FROM content_packs c LEFT JOIN packed_content p ON (p.tenant, p.pack) = (c.tenant, c.name)
 GROUP BY c.tenant, c.name ORDER BY c.tenant, c.name;
 
@@ -99,3 +99,7 @@ INSERT INTO packed_files (path) SELECT unnest(%(paths)s::text[]) ON CONFLICT DO 
 -- name: forget_files
 -- Data files that are not in the snapshot any more.
 DELETE FROM packed_files WHERE path <> ALL (%(paths)s::text[]);
+
+-- name: dropped
+-- By which policy a piece has gone although events refer to it, and when.
+SELECT policy, version, dropped_at FROM dropped_content WHERE tenant = %(tenant)s AND sha256 = %(sha256)s;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from cyclopts import App
@@ -17,11 +17,14 @@ from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 
 if TYPE_CHECKING:
+    from stratalog.cold.installation import Installation
+    from stratalog.cold.retention import LowerTiers
+    from stratalog.warm.deletion import Share
+    from stratalog.warm.retention_apply import Applied
     from stratalog.warm.retention_plan import Line, Plan
 
 retention_app = App(name="retention", help="How long what is kept: load policies, plan, apply.")
 NOTHING_LOADED = "no policy is in force, nothing is ever deleted"
-PLANNED_ONLY = "the clocks cold and bulky are counted only, this version deletes nothing there"
 
 
 @retention_app.command
@@ -47,8 +50,6 @@ def load(file: Path | None = None, /, *, by: str | None = None, common: Common =
     output = common.output
     state = "is in force now" if new else "was in force already"
     output.line(f"version {version.version} with {_policies(len(policies.policies))} {state}")
-    if any(policy.cold_us is not None or policy.bulky_us is not None for policy in policies.policies):
-        output.note(PLANNED_ONLY)
     if common.json:
         output.document({"version": version.version, "new": new, "policies": list(policies.policies)})
     return 0
@@ -78,19 +79,24 @@ def plan(*, common: Common = DEFAULT) -> int:
 
 @retention_app.command
 def apply(*, common: Common = DEFAULT) -> int:
-    """Delete from Postgres what the policies say, as far as it is in the cold tier and nothing holds it.
+    """Delete what the policies say, from Postgres, then from the lake, then bulky content; what is held stays.
+
+    Nothing leaves Postgres before it is in the lake, and nothing leaves the lake before it has left Postgres.
 
     Example: `stratalog retention apply`
     """
     require("psycopg", "warm")
+    from stratalog.warm.deletion_lower import needed
     from stratalog.warm.retention_apply import apply as apply_policies
 
-    with common.installation().connection() as conn:
-        done = apply_policies(conn)
+    installation = common.installation()
     output = common.output
-    totals = {"trajectories": done.trajectories, "events": done.events, "bytes": done.bytes}
+    with installation.connection() as conn:
+        done = apply_policies(conn)
+        lower = _apply_lower(installation, done, output) if needed(conn) else None
     if common.json:
-        output.document({**msgspec.to_builtins(done), **totals})
+        totals = {"trajectories": done.trajectories, "events": done.events, "bytes": done.bytes}
+        output.document({**msgspec.to_builtins(done), **totals, **_lower_document(lower)})
         return 0
     output.line(
         f"{counted(done.events, 'event')} of {counted(done.trajectories, 'trajectory')} have left Postgres, "
@@ -100,13 +106,61 @@ def apply(*, common: Common = DEFAULT) -> int:
         if done.version is not None
         else NOTHING_LOADED
     )
-    cancelled = [share for share in done.shares if share.outcome != "done"]
-    output.table(
-        ["cancelled because", "tenant", "policy", "trajectories"],
-        [[share.outcome, share.tenant, share.policy, share.trajectories] for share in cancelled],
-    )
+    if lower is not None:
+        _show_lower(lower, output)
+    shares = {
+        "warm": done.shares,
+        **({} if lower is None else {"cold": lower.cold.shares, "bulky": lower.bulky.shares}),
+    }
+    _show_cancelled(shares, output)
     _show_lines("kept although due", [line for line in done.kept if line.keeps], output)
     return 0
+
+
+def _apply_lower(installation: Installation, done: Applied, output: Output) -> LowerTiers:
+    from stratalog.cold.retention import apply_lower
+
+    with installation.tiers() as tiers, output.progress("deleting"):
+        return apply_lower(tiers, done.as_of)
+
+
+def _lower_document(lower: LowerTiers | None) -> dict[str, Any]:
+    if lower is None:
+        return {}
+    return {
+        "cold": {
+            **msgspec.to_builtins(lower.cold),
+            "trajectories": lower.cold.trajectories,
+            "events": lower.cold.events,
+        },
+        "bulky": {**msgspec.to_builtins(lower.bulky), "trajectories": lower.bulky.trajectories},
+    }
+
+
+def _show_lower(lower: LowerTiers, output: Output) -> None:
+    cold, bulky = lower.cold, lower.bulky
+    if cold.trajectories:
+        output.line(
+            f"{counted(cold.events, 'event')} of {counted(cold.trajectories, 'trajectory')} have left the lake and are "
+            f"in no tier any more; the files are {human_bytes(cold.bytes)} smaller"
+        )
+    if cold.readers:
+        names = ", ".join(sanitise(reader) for reader in cold.readers)
+        output.line(f"old files are still being read by {names}: they go with the next run", style="yellow")
+    if bulky.pieces:
+        output.line(f"{counted(bulky.pieces, 'piece')} of bulky content gone, {human_bytes(bulky.bytes)}")
+
+
+def _show_cancelled(shares: dict[str, tuple[Share, ...]], output: Output) -> None:
+    output.table(
+        ["cancelled because", "tier", "tenant", "policy", "trajectories"],
+        [
+            [share.outcome, tier, share.tenant, share.policy, share.trajectories]
+            for tier, found in shares.items()
+            for share in found
+            if share.outcome != "done"
+        ],
+    )
 
 
 def _show_plan(plan: Plan, output: Output) -> None:
@@ -116,8 +170,6 @@ def _show_plan(plan: Plan, output: Output) -> None:
     output.line(f"version {plan.version}, {_policies(plan.policies)}, as of {plan.as_of:%Y-%m-%d %H:%M} UTC")
     _show_lines("would be deleted", [line for line in plan.due if line.goes], output)
     _show_lines("kept although due", [line for line in plan.due if line.keeps], output)
-    others = [line for line in plan.due if not line.goes and not line.keeps]
-    _show_lines(f"due, but {PLANNED_ONLY}", others, output)
     if not plan.due:
         output.line("nothing is due")
     output.table(
@@ -136,6 +188,12 @@ def _show_plan(plan: Plan, output: Output) -> None:
         ],
         title="what comes next",
     )
+    output.table(
+        ["tenant", "never due because", "trajectories"],
+        [[one.tenant, one.why, one.trajectories] for one in plan.never],
+        title="what no clock will reach",
+    )
+    output.note(f"hot: {plan.hot}")
     if plan.partitions:
         names = ", ".join(sanitise(partition.name) for partition in plan.partitions)
         output.note(f"dropped whole: {names}")
@@ -153,12 +211,19 @@ def _show_lines(title: str, lines: list[Line], output: Output) -> None:
                 line.trajectories,
                 line.events,
                 "" if line.bytes is None else human_bytes(line.bytes),
-                f"held by {', '.join(line.matters)}" if line.matters else line.keeps,
+                _why(line),
             ]
             for line in lines
         ],
         title=title,
     )
+
+
+def _why(line: Line) -> str:
+    matters = ", ".join(line.matters)
+    if line.keeps == "held":
+        return f"held by {matters}"
+    return f"{line.keeps} ({matters})" if matters else line.keeps
 
 
 def _file_state(common: Common, plan: Plan) -> str:
