@@ -98,6 +98,16 @@ def _batches_in(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
         raise Corrupt(f"the file cannot be read: {error}") from error
 
 
+def begins_segment(lake: Lake, url: str) -> bool:
+    """Whether the first row of a file begins a segment; not if that cannot be told."""
+    try:
+        with lake.open(url) as stream, pq.ParquetFile(stream) as file:
+            column = file.read_row_group(0, columns=["segment_last_sequence"]).column(0)
+            return bool(column[0].is_valid)
+    except (NotFound, pa.ArrowException, OSError, IndexError):
+        return False  # what is wrong with it is found when it is read
+
+
 class BlobCheck:
     """Checks that content is there and has its digest; the same content is looked at once."""
 
@@ -106,7 +116,7 @@ class BlobCheck:
         self._store = store
         self._known: dict[tuple[str, str], str | None] = {}
 
-    def problem_with(self, tenant: str, sha256: str) -> str | None:
+    def __call__(self, tenant: str, sha256: str) -> str | None:
         """What is wrong with this content, or `None`."""
         key = (tenant, sha256)
         if key not in self._known:
@@ -126,9 +136,9 @@ class BlobCheck:
         return None
 
 
-def check_files(lake: Lake, urls: Iterable[str], blobs: BlobCheck) -> Iterator[Found]:
+def check_files(lake: Lake, urls: Iterable[str], content_problem: Callable[[str, str], str | None]) -> Iterator[Found]:
     """Check files whose rows follow each other; yields each whole segment, and each problem."""
-    check = SegmentCheck(blobs.problem_with)
+    check = SegmentCheck(content_problem)
     url = ""
     for url in urls:
         try:

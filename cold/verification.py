@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Collection, Mapping, Set
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,53 +15,169 @@ from stratalog.hot.check import HotReport, Replicated, Span, verify_log
 from stratalog.hot.source import LogSource, open_reader, open_source
 from stratalog.schemas.chain import START, Link
 from stratalog.schemas.errors import Retryable, StratalogError
+from stratalog.schemas.statements import statements
 from stratalog.warm import queries
-from stratalog.warm.check import WarmCheck, verify_warm
+from stratalog.warm.check import (
+    Part,
+    WarmCheck,
+    last_events,
+    parts,
+    shared_view,
+    total_events,
+    trajectory_ids,
+    verify_warm,
+)
 from stratalog.warm.database import Connection
 from stratalog.warm.deletion_lower import cold_starts
 from stratalog.warm.ingest import read_cursor
 from stratalog.warm.quarantine import open_lsns
+from stratalog.warm.streaming import stream
 
-from .check import ColdVerified, verify_cold
+from .check import ColdVerified, Looked, look_at, verify_cold
 from .installation import Installation
+from .sample import EVERYTHING, Sample
+from .workers import Worker, Workers, default_count
 
 ATTEMPTS_MAX = 5
 """How often the verification of a log begins before it gives up because others want that log."""
 PAUSE_S = 0.2
+PARTS_PER_WORKER = 4
+"""The parts are never equal; several for each worker even that out."""
+TRAJECTORIES_AT_ONCE = 200
+CONTENT_AT_ONCE = 50
 
 
-def verify_all(installation: Installation) -> dict[str, Any]:
+def verify_all(installation: Installation, *, sample: Sample = EVERYTHING, workers: int | None = 1) -> dict[str, Any]:
     """Verify everything; returns the JSON object of `stratalog verify`. Damage becomes a problem, never an exception.
 
+    Of a sample some trajectories are looked at in the warm tier and some files in the cold one; hot logs are always
+    read whole. `workers` processes read at once, `None` is as many as there are cores; what is found is the same.
     Raises `Unavailable` where Postgres or the storage do not answer, `Locked` where a log cannot be read.
     """
-    warm, cold = WarmCheck(), ColdVerified(0, 0, 0, ())
-    ends: dict[uuid.UUID, Link] = {}
-    content_problems: list[str] = []
-    content_checked = 0
+    found = _Verified(sample)
     if not installation.has_postgres:
-        hot = verify_hot(installation, {})
-        return _report(hot, warm, cold, [], content_checked, content_problems)
-    with installation.postgres() as dsn, installation.connection() as conn:
+        found.hot = verify_hot(installation, {})
+        return found.report()
+    with (
+        installation.postgres() as dsn,
+        installation.connection() as conn,
+        Workers(installation.home, dsn, workers or default_count(total_events(conn))) as pool,
+        installation.lake() as lake,
+        installation.catalog(dsn, lake) as catalog,
+        contextlib.closing(installation.content_store()) as store,
+    ):
         arrived = {log_id: _arrived(conn, log_id) for log_id in installation.home.log_ids()}
-        warm = verify_warm(conn)  # after the cursors: what a sidecar stores meanwhile must not look lost
-        content_checked, content_problems = verify_warm_content(conn, installation)
-        hot = verify_hot(
+        gone = _dropped_content(conn)
+        _verify_warm(conn, pool, found)  # after the cursors: what a sidecar stores meanwhile must not look lost
+        found.check_content(pool, gone)
+        found.hot = verify_hot(
             installation,
-            {log_id: Replicated(lsn, quarantined, warm.heads) for log_id, (lsn, quarantined) in arrived.items()},
+            {log_id: Replicated(lsn, quarantined, found.heads) for log_id, (lsn, quarantined) in arrived.items()},
         )
-        spans = {id_: span for id_, span in hot.spans.items() if id_ not in hot.refused}
-        disagreements = _hot_against_warm(conn, spans, warm.heads)
-        with installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
+        spans = {id_: span for id_, span in found.hot.spans.items() if id_ not in found.hot.refused}
+        found.disagreements = _hot_against_warm(conn, spans, found.heads)
+        ends: dict[uuid.UUID, Link] = {}
 
-            def note(trajectory_id: uuid.UUID, sequence_number: int, digest: bytes) -> None:
-                ends[trajectory_id] = Link(sequence_number, digest)
+        def note(trajectory_id: uuid.UUID, sequence_number: int, digest: bytes) -> None:
+            ends[trajectory_id] = Link(sequence_number, digest)
 
-            cold = verify_cold(lake, catalog, installation.content_store(), note, cold_starts(conn))
+        look = partial(pool.map, partial(_look, gone=gone))
+        cold = verify_cold(lake, catalog, store, note, cold_starts(conn), sample=sample, look=look)
         # Again: what has left the table meanwhile was started before.
-        missing = _cold_against_warm(conn, ends, cold.damaged, cold_starts(conn))
-        cold = msgspec.structs.replace(cold, problems=(*cold.problems, *missing))
-    return _report(hot, warm, cold, disagreements, content_checked, content_problems)
+        missing = _cold_against_warm(conn, ends, cold.damaged, cold_starts(conn), everything=sample.is_all)
+        found.cold = msgspec.structs.replace(cold, problems=(*cold.problems, *missing))
+    return found.report()
+
+
+class _Verified:
+    """What was found so far."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self.hot = HotReport()
+        self.warm = WarmCheck()
+        self.heads: dict[uuid.UUID, Link] = {}
+        """Where every trajectory ends in the warm tier, also those that are not in the sample."""
+        self.cold = ColdVerified(0, 0, 0, ())
+        self.disagreements: list[str] = []
+        self.content_problems: list[str] = []
+
+    def check_content(self, pool: Workers, gone: Collection[tuple[str, str]]) -> None:
+        """Read every piece of content that the warm tier refers to, unless a policy has deleted it."""
+        wanted = sorted(self.warm.content.difference(gone))
+        slices = [wanted[start : start + CONTENT_AT_ONCE] for start in range(0, len(wanted), CONTENT_AT_ONCE)]
+        for problems in pool.map(_check_content, slices):
+            self.content_problems += problems
+
+    def report(self) -> dict[str, Any]:
+        """The JSON object."""
+        hot, warm, cold = self.hot, self.warm, self.cold
+        tiers: dict[str, dict[str, Any]] = {
+            "hot": {
+                "events": hot.events,
+                "trajectories": len(hot.spans),
+                "problems": hot.problems + self.disagreements,
+            },
+            "warm": {"events": warm.events, "trajectories": warm.trajectories, "problems": warm.problems},
+            "cold": {"events": cold.events, "trajectories": cold.trajectories, "problems": list(cold.problems)},
+        }
+        blobs = {
+            "checked": hot.blobs + len(warm.content) + cold.blobs,
+            "problems": hot.blob_problems + self.content_problems,
+        }
+        ok = not blobs["problems"] and not any(tier["problems"] for tier in tiers.values())
+        report = {"ok": ok, "tiers": tiers, "blobs": blobs}
+        if not self.sample.is_all:
+            left = {"trajectories": len(self.heads) - warm.trajectories, "files": cold.files_left_out}
+            report["sample"] = {
+                "share": self.sample.share,
+                "seed": self.sample.seed,
+                "looked_at": {"trajectories": warm.trajectories, "files": cold.files},
+                "left_out": left,
+            }
+        return report
+
+
+def _dropped_content(conn: Connection) -> frozenset[tuple[str, str]]:
+    """Tenant and SHA-256 of the content that a policy has deleted although events refer to it."""
+    rows = stream(conn, statements("deletions_lower")["dropped"], {})
+    return frozenset((row[0], bytes(row[1]).hex()) for row in rows)
+
+
+def _verify_warm(conn: Connection, pool: Workers, found: _Verified) -> None:
+    """Verify the warm tier in one view of it, by all workers."""
+    with shared_view(conn) as view:
+        ranges: list[Part]
+        if found.sample.is_all:
+            ranges = parts(conn, pool.count * PARTS_PER_WORKER) if pool.count > 1 else [Part()]
+        else:
+            chosen = [id_ for id_ in trajectory_ids(conn) if found.sample.takes(id_.bytes)]
+            starts = range(0, len(chosen), TRAJECTORIES_AT_ONCE)
+            ranges = [Part(ids=tuple(chosen[start : start + TRAJECTORIES_AT_ONCE])) for start in starts]
+        for part in pool.map(partial(_check_warm, view=view), ranges):
+            found.warm.add(part)
+        found.heads = found.warm.heads if found.sample.is_all else last_events(conn)
+
+
+def _check_warm(worker: Worker, part: Part, view: str) -> WarmCheck:
+    with worker.connection() as conn:
+        return verify_warm(conn, part, view)
+
+
+def _check_content(worker: Worker, wanted: list[tuple[str, str]]) -> list[str]:
+    problems = []
+    with contextlib.closing(worker.installation.content_store()) as store:
+        for tenant, sha256 in wanted:
+            try:
+                store.get(tenant, sha256)
+            except StratalogError as error:
+                problems.append(f"warm: content {sha256} of {tenant}: {error.message}")
+    return problems
+
+
+def _look(worker: Worker, group: tuple[str, ...], gone: Collection[tuple[str, str]]) -> Looked:
+    with worker.installation.lake() as lake, contextlib.closing(worker.installation.content_store()) as store:
+        return look_at(lake, store, group, gone)
 
 
 def _arrived(conn: Connection, log_id: uuid.UUID) -> tuple[int, set[int]]:
@@ -104,20 +222,6 @@ def _verify_log(installation: Installation, log_id: uuid.UUID, replicated: Repli
             time.sleep(PAUSE_S)
 
 
-def verify_warm_content(conn: Connection, installation: Installation) -> tuple[int, list[str]]:
-    """Read every piece of content that the warm tier refers to; how many there are, and what is wrong."""
-    store = installation.content_store()
-    checked = 0
-    problems = []
-    for tenant, sha256 in queries.content_references(conn):
-        checked += 1
-        try:
-            store.get(tenant, sha256)
-        except StratalogError as error:
-            problems.append(f"warm: content {sha256} of {tenant}: {error.message}")
-    return checked, problems
-
-
 def _hot_against_warm(conn: Connection, spans: dict[uuid.UUID, Span], heads: dict[uuid.UUID, Link]) -> list[str]:
     """A hot log may be ahead of warm (checked on the way) or behind it, when the trajectory went on elsewhere."""
     problems = []
@@ -136,8 +240,12 @@ def _cold_against_warm(
     ends: dict[uuid.UUID, Link],
     damaged: Set[uuid.UUID],
     starts: Mapping[uuid.UUID, Collection[Link]],
+    *,
+    everything: bool,
 ) -> list[str]:
     """What warm marks as consolidated must be in cold; cold may be ahead of the marks, by a run that is not marked yet.
+
+    Unless `everything` was looked at, only what was found is compared.
 
     `ends` are the trajectories that are whole in cold; those in `damaged` are reported already. `starts` are the events
     up to which retention has deleted trajectories, or is about to.
@@ -150,7 +258,7 @@ def _cold_against_warm(
         end, marked = without_head.pop(head.trajectory_id, None), head.consolidated
         if end is None:
             deleted = marked in starts.get(head.trajectory_id, ())
-            if marked != START and not deleted and head.trajectory_id not in damaged:
+            if everything and marked != START and not deleted and head.trajectory_id not in damaged:
                 missing.append(head.trajectory_id)
         elif end.sequence_number > marked.sequence_number:
             ahead[head.trajectory_id] = end
@@ -171,24 +279,3 @@ def _cold_against_warm(
         )
     problems += [f"trajectory {id_} is in the cold tier but has no head in warm" for id_ in without_head]
     return problems
-
-
-def _report(
-    hot: HotReport,
-    warm: WarmCheck,
-    cold: ColdVerified,
-    disagreements: list[str],
-    content_checked: int,
-    content_problems: list[str],
-) -> dict[str, Any]:
-    tiers = {
-        "hot": {"events": hot.events, "trajectories": len(hot.spans), "problems": hot.problems + disagreements},
-        "warm": {"events": warm.events, "trajectories": warm.trajectories, "problems": warm.problems},
-        "cold": {"events": cold.events, "trajectories": cold.trajectories, "problems": list(cold.problems)},
-    }
-    blobs = {
-        "checked": hot.blobs + content_checked + cold.blobs,
-        "problems": hot.blob_problems + content_problems,
-    }
-    ok = not blobs["problems"] and not any(tier["problems"] for tier in tiers.values())
-    return {"ok": ok, "tiers": tiers, "blobs": blobs}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from stratalog.cold.installation import require_cold
-from stratalog.schemas.errors import Corrupt
+from stratalog.schemas.errors import Corrupt, Invalid
 
 from .options import DEFAULT, Common
 from .output import Output, counted
@@ -14,16 +16,29 @@ from .sanitise import sanitise
 PROBLEMS_SHOWN = 20
 
 
-def verify(*, common: Common = DEFAULT) -> int:
+def verify(
+    *,
+    read_data: Annotated[
+        str, Parameter(help="all, or a percentage of the trajectories and files, such as 5%.")
+    ] = "all",
+    seed: Annotated[int | None, Parameter(help="Chooses the same sample again.")] = None,
+    workers: Annotated[
+        int | None, Parameter(help="How many processes read at once; by default the cores, fewer for little data.")
+    ] = None,
+    common: Common = DEFAULT,
+) -> int:
     """Verify every tier from its stored bytes: density, every chain, every body, every blob, and that the tiers agree.
 
-    Example: `stratalog verify`
+    Example: `stratalog verify --read-data 5%`
     """
     require_cold()
+    from stratalog.cold.sample import parse_sample
     from stratalog.cold.verification import verify_all
 
+    if workers is not None and workers < 1:
+        raise Invalid(f"{workers} workers cannot do anything", hint="use at least 1")
     with common.output.progress("verifying"):
-        report = verify_all(common.installation())
+        report = verify_all(common.installation(), sample=parse_sample(read_data, seed), workers=workers)
     if common.json:
         common.output.document(report)
     else:
@@ -41,7 +56,18 @@ def show_verification(report: dict[str, Any], output: Output) -> None:
     output.table(["checked", "events", "trajectories", "result"], rows)
     for part in (*tiers.values(), blobs):
         _show_problems(part["problems"], output)
+    if "sample" in report:
+        _show_sample(report["sample"], output)
     output.line("verified" if report["ok"] else "DAMAGE FOUND", style="green" if report["ok"] else "bold red")
+
+
+def _show_sample(sample: dict[str, Any], output: Output) -> None:
+    looked, left = sample["looked_at"], sample["left_out"]
+    output.line(
+        f"looked at {looked['trajectories']:,} trajectories in the warm tier and {counted(looked['files'], 'file')} "
+        f"in the cold one; not at {left['trajectories']:,} trajectories and {counted(left['files'], 'file')}"
+    )
+    output.line(f"the same again: stratalog verify --read-data {sample['share'] * 100:g}% --seed {sample['seed']}")
 
 
 def _state(problems: list[str]) -> str:
