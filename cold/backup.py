@@ -2,7 +2,7 @@
 
     FOLDER/<UTC time>/manifest.json            comes last: without it there is no backup
                       warm/<schema>.<table>.zst  rows in Postgres' binary COPY format
-                      cold/…  cas/…            files of the cold table with its metadata, and bulky content
+                      cold/…  cas/…            files of the cold table with its metadata; content, loose and in packs
                       stratalog.toml  audit/…  keys/…   settings, signed heads; keys only when asked for
 
 The hot logs are not copied: what is durable in them is replicated first, so it is in the tables. These are read in one
@@ -12,6 +12,7 @@ can be missing. A backup that is interrupted leaves a folder without a manifest,
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import io
@@ -36,7 +37,10 @@ from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
 from stratalog.warm.sidecar import Sidecar
 
+from .cas import FsContentStore
 from .installation import Installation, Tiers
+from .pack_file import PackFile, pack_path
+from .roots import find_roots
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -45,6 +49,8 @@ PIECE_BYTES = 1 << 20
 DRAIN_TIMEOUT_S = 600.0
 """How long a running sidecar gets to replicate what was durable when the backup began."""
 POLL_S = 0.2
+LISTINGS_MAX = 5
+"""How often the packs of a tenant are listed: erasures, which do not wait, may replace some meanwhile."""
 KEPT_FOLDERS = ("iceberg", "audit")
 """Beside the events: the table's metadata, and what audit has published."""
 
@@ -119,7 +125,7 @@ def create_backup(
             _copy_cold(tiers, writer)
             # Under the lock, too: a sweep would take away what is about to be copied.
             step("content")
-            _copy_content(tiers, writer)
+            _copy_content(tiers, conn, writer)
     _copy_settings(installation, writer, with_keys=with_keys)
     manifest = Manifest(
         version=__version__,
@@ -297,11 +303,49 @@ def _cold_paths(tiers: Tiers) -> Iterator[str]:
         yield from (entry.path for entry in tiers.lake.files(folder))
 
 
-def _copy_content(tiers: Tiers, writer: _Writer) -> None:
-    """All content, verified on the way."""
-    for tenant in tiers.store.tenants():
-        for sha256 in tiers.store.digests(tenant):
-            writer.copy(io.BytesIO(tiers.store.get(tenant, sha256)), f"cas/{tenant}/{sha256}")
+def _copy_content(tiers: Tiers, conn: Connection, writer: _Writer) -> None:
+    """All content, verified on the way; packs as they are. What no listing shows yet is asked for by its name."""
+    store = tiers.store
+    copied: set[tuple[str, bytes]] = set()
+    for tenant in store.tenants():
+        for _ in range(LISTINGS_MAX):
+            packs = [
+                pack for pack in store.shelf.all(tenant) if f"cas/{pack_path(tenant, pack.name)}" not in writer.files
+            ]
+            if not packs:
+                break
+            for pack in packs:
+                if _copy_pack(store, pack, writer):
+                    copied.update((tenant, piece.digest) for piece in pack.index.pieces())
+        for entry in store.entries(tenant):
+            _copy_piece(store, (tenant, bytes.fromhex(entry.path.rpartition("/")[2])), copied, writer)
+    for piece in find_roots(conn, tiers.lake, tiers.catalog):
+        _copy_piece(store, piece, copied, writer)
+
+
+def _copy_pack(store: FsContentStore, pack: PackFile, writer: _Writer) -> bool:
+    """False where an erasure has replaced it meanwhile: the next listing shows the other one."""
+    path = pack_path(pack.tenant, pack.name)
+    try:
+        with store.storage.open(path) as stream:
+            writer.copy(stream, f"cas/{path}")
+    except NotFound:
+        return False
+    if writer.files[f"cas/{path}"].sha256 != pack.name:
+        raise Corrupt(f"pack {pack.name} of {pack.tenant} is damaged", hint="see what that costs: stratalog verify")
+    return True
+
+
+def _copy_piece(
+    store: FsContentStore, piece: tuple[str, bytes], copied: set[tuple[str, bytes]], writer: _Writer
+) -> None:
+    """What is gone is left out: it was erased or swept, or `verify` finds that it is lost."""
+    if piece in copied:
+        return
+    tenant, sha256 = piece[0], piece[1].hex()
+    with contextlib.suppress(NotFound):
+        writer.copy(io.BytesIO(store.get(tenant, sha256)), f"cas/{tenant}/{sha256}")
+        copied.add(piece)
 
 
 def _copy_settings(installation: Installation, writer: _Writer, *, with_keys: bool) -> None:

@@ -143,15 +143,22 @@ class Tiers:
         return database.connect(self.dsn)
 
     def consolidation(self, store: ContentStore | None = None) -> Consolidation:
-        """The steps of a consolidation; `store` replaces the content store. Enter it to take the lock."""
-        from .consolidate import Consolidation
+        """The steps of a consolidation; `store` replaces the content store. Enter it to take the lock.
 
+        Raises `Conflict` where the lake or the content store belongs to another database; see `owner.py`.
+        """
+        from .consolidate import Consolidation
+        from .owner import require_owner
+
+        require_owner(self)
         return Consolidation(self.connect, self.lake, self.catalog, store or self.store, self.settings)
 
     def consolidate(self, older_than: str | None = None) -> Consolidated:
         """Move everything that ended `older_than` ago (by default the setting's); see `cold.consolidate`."""
         from .consolidate import consolidate
+        from .owner import require_owner
 
+        require_owner(self)
         return consolidate(self.connect, self.lake, self.catalog, self.store, self.settings, older_than)
 
 

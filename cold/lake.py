@@ -17,7 +17,7 @@ from typing import BinaryIO
 from stratalog.schemas.errors import Invalid
 from stratalog.schemas.ids import check_tenant, model_slug
 
-from .storage import Entry, check_path, open_storage
+from .storage import Entry, Storage, Version, check_path, open_storage
 
 EVENTS_FOLDER = "events"
 
@@ -41,6 +41,11 @@ class Lake:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def storage(self) -> Storage:
+        """Where the files lie."""
+        return self._storage
 
     @staticmethod
     def folder_of(tenant: str, date: dt.date, model: str) -> str:
@@ -78,6 +83,18 @@ class Lake:
     def purge(self, place: str) -> int:
         """Remove a file with all that the store keeps of it, by path or URL; returns how many versions there were."""
         return self._storage.purge(self.path_of(place))
+
+    def kept_versions(self, folder: str) -> Iterator[Version]:
+        """What the store keeps below `folder` of files that were deleted."""
+        return self._storage.kept_versions(folder)
+
+    def open_version(self, version: Version) -> BinaryIO:
+        """A seekable reader of an old version."""
+        return self._storage.open_version(version)
+
+    def abort_uploads(self, folder: str) -> int:
+        """Remove what uploads below `folder` that have not completed have left in the store; returns how many."""
+        return self._storage.abort_uploads(folder)
 
     def exists(self, place: str) -> bool:
         """Whether the file is there."""

@@ -15,7 +15,7 @@ from stratalog.schemas.errors import Corrupt, NotFound
 from .pack_file import FOLDER, PackFile, pack_name, pack_path
 from .pack_format import Piece
 from .pack_table import PackTable
-from .storage import Storage
+from .storage import Entry, Storage
 
 LOOKS_MAX = 4
 """How often a piece is looked for again because its pack was replaced meanwhile."""
@@ -51,10 +51,15 @@ class PackShelf:
         """Whether a pack has the piece (not verified)."""
         return self._find(tenant, digest) is not None
 
+    def entries(self, tenant: str) -> Iterator[Entry]:
+        """The files of the packs that are listed for a tenant."""
+        for entry in self._storage.files(f"{tenant}/{FOLDER}"):
+            if pack_name(entry.path) is not None:
+                yield entry
+
     def names(self, tenant: str) -> dict[str, int]:
         """The packs that are listed for a tenant, by name, and the length of each."""
-        found = ((pack_name(entry.path), entry.size) for entry in self._storage.files(f"{tenant}/{FOLDER}"))
-        return {name: size for name, size in found if name is not None}
+        return {name: entry.size for entry in self.entries(tenant) if (name := pack_name(entry.path)) is not None}
 
     def all(self, tenant: str, problems: list[str] | None = None) -> Iterator[PackFile]:
         """Every pack of a tenant, opened; one that is damaged is added to `problems`, or raised without them."""

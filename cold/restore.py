@@ -28,8 +28,13 @@ from stratalog.warm.database import Connection, answering
 from stratalog.warm.server import EmbeddedPostgres
 
 from .backup import DRAFT_SUFFIX, PIECE_BYTES, Manifest, Table, check_backup, read_manifest
+from .cas import FsContentStore
 from .catalog import Catalog
 from .installation import Installation
+from .owner import database_id as current_id
+from .owner import mark, renew
+from .pack_check import reindex
+from .pack_file import pack_name
 from .verification import verify_all
 
 _SQL = statements("backup")
@@ -62,6 +67,7 @@ def restore_backup(backup: Path, to: Path, *, step: Step = lambda what: None) ->
     with EmbeddedPostgres(home.path / "pg") as server:
         step("tables")
         _restore_tables(backup, manifest, server.dsn, installation)
+        _settle(server.dsn, installation)
     draft.rename(to)
     sync_folder(to.parent)
     return manifest
@@ -117,12 +123,30 @@ def _restore_files(backup: Path, manifest: Manifest, installation: Installation)
                 shutil.copyfile(backup / path, draft)
                 lake.publish(draft, rest)
             elif kind == "cas":
-                tenant, _, sha256 = rest.partition("/")
-                content = (backup / path).read_bytes()
-                ref = BlobRef.of(content)
-                if ref.sha256 != sha256:
-                    raise Corrupt(f"{backup / path} is not the content that its name says")
-                store.put(tenant, ref, content)
+                _restore_content(backup / path, rest, store)
+
+
+def _restore_content(source: Path, path: str, store: FsContentStore) -> None:
+    tenant, _, name = path.partition("/")
+    content = source.read_bytes()
+    ref = BlobRef.of(content)
+    if ref.sha256 != (pack_name(name) or name):
+        raise Corrupt(f"{source} is not the content that its name says")
+    if pack_name(name):
+        store.storage.put(path, content)
+    else:
+        store.put(tenant, ref, content)
+
+
+def _settle(dsn: str, installation: Installation) -> None:
+    """The rows of packs are those of the packs that are here, and what is here belongs to a database of its own."""
+    with closing(database.connect(dsn)) as conn, answering(), conn.transaction():
+        renew(conn)
+        database_id = current_id(conn)
+    with installation.lake() as lake, closing(installation.content_store(dsn)) as store:
+        if problems := reindex(store).problems:
+            raise Corrupt(f"a pack of the backup is damaged: {problems[0]}")
+        mark(database_id, (lake.storage, store.storage))
 
 
 def _restore_tables(backup: Path, manifest: Manifest, dsn: str, installation: Installation) -> None:

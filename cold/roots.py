@@ -50,6 +50,9 @@ class Roots:
     def __contains__(self, piece: tuple[str, bytes]) -> bool:
         return piece[1] in self._digests.get(piece[0], ())
 
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return ((tenant, digest) for tenant, digests in sorted(self._digests.items()) for digest in sorted(digests))
+
     def __len__(self) -> int:
         return sum(map(len, self._digests.values()))
 

@@ -23,6 +23,8 @@ from .cas import FsContentStore
 from .catalog import RunFile
 from .forecast import Day, Growth, growth
 from .installation import Installation, Tiers
+from .owner import NAME as OWNER
+from .packs import table_of
 
 METADATA_FOLDER = "iceberg"
 DAYS = 7
@@ -50,6 +52,7 @@ class OfTenant(msgspec.Struct, frozen=True):
     cold_files: int = 0
     content_bytes: int = 0
     content_files: int = 0
+    """Loose pieces and packs."""
 
 
 class OfKind(msgspec.Struct, frozen=True):
@@ -61,6 +64,16 @@ class OfKind(msgspec.Struct, frozen=True):
     cold_events: int = 0
 
 
+class InPacks(msgspec.Struct, frozen=True):
+    """Content in packs: how many there are, the bytes of their files and of the content in them, how much is needed."""
+
+    packs: int = 0
+    pieces: int = 0
+    bytes: int = 0
+    raw_bytes: int = 0
+    needed_bytes: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What lies where."""
 
@@ -69,6 +82,7 @@ class Usage(msgspec.Struct, frozen=True):
     kinds: tuple[OfKind, ...] = ()
     days: tuple[Day, ...] = ()
     growth: tuple[Growth, ...] = ()
+    packs: InPacks = InPacks()
 
     def bytes_of(self, tier: str) -> int:
         """All bytes of a tier."""
@@ -91,7 +105,7 @@ def measure(installation: Installation, *, days: int = DAYS, now: dt.datetime | 
     now = now or dt.datetime.now(dt.UTC)
     with installation.tiers() as tiers, closing(tiers.connect()) as conn:
         files = tiers.catalog.files()
-        pieces = _Content(installation.content_store())
+        pieces = _Content(tiers.store)
         with answering(), conn.transaction():
             conn.execute(_SQL["unlimited"])
             warm_kinds = conn.execute(_SQL["warm_kinds"]).fetchall()
@@ -105,6 +119,7 @@ def measure(installation: Installation, *, days: int = DAYS, now: dt.datetime | 
             _kinds(warm_kinds, _cold_kinds(tiers, files)),
             history,
             growth(history, now, {tier: Usage(parts).bytes_of(tier) for tier in ("warm", "cold", "content")}),
+            pieces.packs,
         )
 
 
@@ -134,6 +149,7 @@ def _warm(conn: Connection, events: int) -> Iterator[Part]:
 def _cold(tiers: Tiers, files: list[RunFile]) -> Iterator[Part]:
     yield Part("cold", "data", sum(file.bytes for file in files), len(files), sum(file.rows for file in files))
     metadata = [entry.size for entry in tiers.lake.files(METADATA_FOLDER)]
+    metadata += [entry.size for entry in (tiers.lake.entry(OWNER),) if entry is not None]
     yield Part("cold", "metadata", sum(metadata), len(metadata))
     named = {tiers.lake.path_of(file.url) for file in files}
     others = [entry.size for entry in tiers.lake.files() if entry.path not in named]
@@ -142,21 +158,33 @@ def _cold(tiers: Tiers, files: list[RunFile]) -> Iterator[Part]:
 
 
 class _Content:
-    """Content-addressed storage, walked once; by the day on which a piece was last put."""
+    """Content-addressed storage, walked once; by the day on which a piece was last put or a pack was written."""
 
     def __init__(self, store: FsContentStore) -> None:
         self.bytes: Counter[str] = Counter()
         self.files: Counter[str] = Counter()
         self.by_day: Counter[dt.date] = Counter()
-        with closing(store):
-            for tenant in store.tenants():
-                for entry in store.entries(tenant):
+        self._parts: dict[str, Counter[str]] = {"pieces": Counter(), "packs": Counter()}
+        for tenant in store.tenants():
+            for part, entries in (("pieces", store.entries(tenant)), ("packs", store.shelf.entries(tenant))):
+                for entry in entries:
                     self.bytes[tenant] += entry.size
                     self.files[tenant] += 1
                     self.by_day[dt.datetime.fromtimestamp(entry.modified_s, dt.UTC).date()] += entry.size
+                    self._parts[part].update(bytes=entry.size, files=1)
+        known = [row for row in table_of(store).packs() if not row.replaced]
+        self.packs = InPacks(
+            len(known),
+            sum(row.live_pieces for row in known),
+            sum(row.bytes for row in known),
+            sum(row.raw_bytes for row in known),
+            sum(row.live_bytes for row in known),
+        )
 
     def parts(self) -> Iterator[Part]:
-        yield Part("content", "pieces", self.bytes.total(), self.files.total())
+        for part, counted in self._parts.items():
+            if part == "pieces" or counted:
+                yield Part("content", part, counted["bytes"], counted["files"])
 
 
 def _cold_kinds(tiers: Tiers, files: list[RunFile]) -> list[tuple[str, int]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratalog.cold.cas import FsContentStore, loose_path
+from stratalog.cold.owner import NAME
 from stratalog.cold.pack_rewrite import publish
 from stratalog.cold.pack_writer import Made, PackWriter
 from stratalog.schemas.blobs import BlobRef
@@ -45,5 +46,6 @@ def pack_all(store: FsContentStore, contents: Iterable[bytes], tenant: str = "ac
 
 
 def files_of(store: FsContentStore) -> list[Path]:
-    """All files of a store in a folder."""
-    return sorted(path for path in Path(store.url.removeprefix("file://")).rglob("*") if path.is_file())
+    """All files of a store in a folder, but for the mark of its owner."""
+    found = (path for path in Path(store.url.removeprefix("file://")).rglob("*") if path.is_file())
+    return sorted(path for path in found if path.name != NAME)

@@ -20,6 +20,7 @@ from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
 from stratalog.cold.expiry import Expired, expire
 from stratalog.cold.installation import Tiers
+from stratalog.cold.owner import take_over
 from stratalog.cold.lake import Lake
 from stratalog.cold.metadata_files import moment, named_by
 from stratalog.schemas.errors import Conflict, Invalid, Locked, Unavailable
@@ -298,6 +299,7 @@ def leave(bench: ColdBench, name: str) -> str:
 
 
 def test_leftovers_of_our_runs_go_after_a_day_and_others_never(cold_bench: ColdBench) -> None:
+    take_over(tiers_of(cold_bench))
     fill(cold_bench, 2)
     with cold_bench.connect() as conn:
         row = conn.execute("SELECT run_id FROM consolidation_runs LIMIT 1").fetchone()

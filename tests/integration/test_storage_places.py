@@ -18,6 +18,7 @@ from stratalog.cold.expiry import expire
 from stratalog.cold.installation import Tiers
 from stratalog.cold.lake import Lake
 from stratalog.cold.metadata_files import named_by
+from stratalog.cold.pack_table import PackTable
 from stratalog.cold.sweep import sweep
 from stratalog.schemas.blobs import BlobRef
 
@@ -51,7 +52,8 @@ def fill(bench: ColdBench) -> None:
 
 def test_in_an_object_store(cold_bench: ColdBench, s3_bucket: S3Bucket) -> None:
     with Lake(f"{s3_bucket.url}/cold", s3_bucket.options) as lake, Catalog(cold_bench.dsn, lake) as catalog:
-        store = FsContentStore(f"{s3_bucket.url}/cas", s3_bucket.options)
+        table = PackTable(cold_bench.connect)
+        store = FsContentStore(f"{s3_bucket.url}/cas", s3_bucket.options, table)
         bench = replace(cold_bench, lake=lake, catalog=catalog, store=store)
         fill(bench)
         check(bench)

@@ -21,6 +21,7 @@ from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
 from stratalog.cold.folder import Folder
 from stratalog.cold.installation import Tiers
+from stratalog.cold.pack_table import PackTable
 from stratalog.cold.sweep import Swept, sweep
 from stratalog.hot.home import Home
 from stratalog.hot.log import HotLog
@@ -190,7 +191,8 @@ STEPS: list[tuple[Any, str, bool, int]] = [
     (FsContentStore, "delete_unused", False, 1),
     (FsContentStore, "delete_unused", True, 1),
     (FsContentStore, "delete_unused", True, 3),
-    (FsContentStore, "has", True, 3),
+    (PackTable, "kill", True, 1),
+    (module, "compact", False, 1),
     (module, "_delete", True, 1),
     (module, "_delete", True, 2),
 ]

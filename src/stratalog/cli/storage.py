@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,11 @@ from .sanitise import sanitise
 
 if TYPE_CHECKING:
     from stratalog.cold.prices import Prices
-    from stratalog.cold.usage import Usage
+    from stratalog.cold.usage import InPacks, Usage
 
 DAYS_MAX = 366
+PROBLEMS_SHOWN = 20
+EXIT_PARTIAL = 3
 TIERS = ("hot", "warm", "cold", "content")
 storage_app = App(name="storage", help="How much lies in which tier, what it costs, how it grows; and freeing bytes.")
 
@@ -58,6 +59,7 @@ def show(*, days: int = 7, plot: Path | None = None, common: Common = DEFAULT) -
         common.output.document(_document(usage, prices))
         return 0
     _show_tiers(usage, prices, common.output)
+    _show_packs(usage.packs, common.output)
     _show_tenants(usage, prices, common.output)
     _show_kinds(usage, common.output)
     _show_growth(usage, prices, common.output)
@@ -98,7 +100,7 @@ def expire(*, older_than: str = "7d", dry_run: bool = False, common: Common = DE
 
 
 @storage_app.command
-def sweep(*, grace: str = "24h", dry_run: bool = False, common: Common = DEFAULT) -> int:
+def sweep(*, grace: str = "24h", dead_share: float = 0.3, dry_run: bool = False, common: Common = DEFAULT) -> int:
     """Delete content that no event refers to: one sweep condemns it, one after the grace looks again and deletes it.
 
     Example: `stratalog storage sweep`
@@ -107,24 +109,114 @@ def sweep(*, grace: str = "24h", dry_run: bool = False, common: Common = DEFAULT
     ----------
     grace
         How long content must have been condemned; longer than any sidecar takes for a batch, at least 1h.
+    dead_share
+        Packs of which more than this share is not needed any more are written again without it.
     dry_run
         Only count.
     """
     require_cold()
+    if not 0 <= dead_share <= 1:
+        raise Invalid(f"--dead-share {dead_share} is not between 0 and 1", hint="0.3 is a good start")
     from stratalog.cold.sweep import sweep as sweep_content
 
-    installation = common.installation()
-    with installation.tiers() as tiers, closing(installation.content_store()) as store:
-        done = sweep_content(tiers, store, grace, dry_run=dry_run)
+    with common.installation().tiers() as tiers:
+        done = sweep_content(tiers, tiers.store, grace, dry_run=dry_run, dead_share_max=dead_share)
     if common.json:
         common.output.document({**msgspec.to_builtins(done), "dry_run": dry_run})
-        return 0
+        return EXIT_PARTIAL if done.problems else 0
     common.output.line(
         f"{counted(done.deleted, 'piece')} of content {'would be' if dry_run else 'were'} deleted "
         f"({human_bytes(done.bytes)}), {done.condemned:,} {'would be ' if dry_run else ''}condemned, "
         f"{done.waiting:,} wait for the grace of {sanitise(grace)}, {done.spared:,} spared, {done.needed:,} needed"
     )
+    if done.packs:
+        common.output.line(f"{counted(done.packs, 'pack')} written again")
+    return _problems(done.problems, common.output)
+
+
+@storage_app.command
+def pack(*, dry_run: bool = False, common: Common = DEFAULT) -> int:
+    """Move content of consolidated trajectories into packs, which are several times smaller.
+
+    Example: `stratalog storage pack`
+
+    Parameters
+    ----------
+    dry_run
+        Only count.
+    """
+    require_cold()
+    from stratalog.cold.packs import pack as pack_content
+
+    with common.installation().tiers() as tiers, common.output.progress("packing"):
+        done = pack_content(tiers, dry_run=dry_run)
+    if common.json:
+        common.output.document({**msgspec.to_builtins(done), "dry_run": dry_run})
+        return EXIT_PARTIAL if done.problems else 0
+    would = "would be" if dry_run else "were"
+    into = "" if dry_run else f" in {counted(done.packs, 'pack')}, {human_bytes(done.bytes)}"
+    common.output.line(f"{counted(done.pieces, 'piece')} ({human_bytes(done.raw_bytes)}) {would} packed{into}")
+    if done.deleted or done.waiting:
+        common.output.line(f"{counted(done.deleted, 'loose file')} deleted, {done.waiting:,} left for the next time")
+    return _problems(done.problems, common.output)
+
+
+@storage_app.command
+def reindex(*, common: Common = DEFAULT) -> int:
+    """Make the index of packed content in Postgres again from the packs: what is missing or wrong there.
+
+    Example: `stratalog storage reindex`
+    """
+    require_cold()
+    from stratalog.cold.pack_check import reindex as make_index
+
+    with common.installation().tiers() as tiers, common.output.progress("reading packs"):
+        done = make_index(tiers.store)
+    if common.json:
+        common.output.document(msgspec.to_builtins(done))
+        return EXIT_PARTIAL if done.problems else 0
+    common.output.line(
+        f"{counted(done.packs, 'pack')} read, {done.made:,} pieces added to the index, {done.removed:,} removed from it"
+    )
+    return _problems(done.problems, common.output)
+
+
+@storage_app.command
+def owner(*, take_over: bool = False, common: Common = DEFAULT) -> int:
+    """Show to which database the lake and the content store belong; one that is another's is refused by all that write.
+
+    Example: `stratalog storage owner`
+
+    Parameters
+    ----------
+    take_over
+        Make both belong to this database: only where no other uses them any more, or its content will be swept.
+    """
+    require_cold()
+    from stratalog.cold import owner as owners
+
+    with common.installation().tiers() as tiers:
+        if take_over:
+            owners.take_over(tiers)
+        found = owners.places(tiers)
+    if common.json:
+        common.output.document({"places": msgspec.to_builtins(found), "taken_over": take_over})
+        return 0
+    rows: list[list[object]] = []
+    for place in found:
+        database, since = (place.owner.database_id, place.owner.since) if place.owner else ("nobody yet", "")
+        rows.append([place.url, f"{database} (this one)" if place.ours else database, since])
+    common.output.table(["storage", "belongs to database", "since"], rows)
     return 0
+
+
+def _problems(problems: tuple[str, ...], output: Output) -> int:
+    """Say what is wrong; the exit code."""
+    for problem in problems[:PROBLEMS_SHOWN]:
+        output.note(sanitise(problem))
+    if len(problems) > PROBLEMS_SHOWN:
+        output.note(f"… and {len(problems) - PROBLEMS_SHOWN:,} more; see them all with --json")
+    return EXIT_PARTIAL if problems else 0
 
 
 def _document(usage: Usage, prices: Prices | None) -> dict[str, Any]:
@@ -159,6 +251,15 @@ def _show_tiers(usage: Usage, prices: Prices | None, output: Output) -> None:
     output.table(["tier", "part", "bytes", "files", "events", "an event", "a month"], rows)
     if prices is None:
         output.note("no cost is shown: prices.toml is not in the home (docs/storage.md)")
+
+
+def _show_packs(packs: InPacks, output: Output) -> None:
+    if packs.packs:
+        output.line(
+            f"{counted(packs.pieces, 'piece')} of content in {counted(packs.packs, 'pack')}: "
+            f"{human_bytes(packs.raw_bytes)} in {human_bytes(packs.bytes)}, "
+            f"{human_bytes(packs.raw_bytes - packs.needed_bytes)} of it not needed any more"
+        )
 
 
 def _show_tenants(usage: Usage, prices: Prices | None, output: Output) -> None:
