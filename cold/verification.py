@@ -35,6 +35,7 @@ from stratalog.warm.streaming import stream
 
 from .check import ColdVerified, Looked, look_at, verify_cold
 from .installation import Installation
+from .pack_check import check_packs
 from .sample import EVERYTHING, Sample
 from .workers import Worker, Workers, default_count
 
@@ -70,6 +71,9 @@ def verify_all(installation: Installation, *, sample: Sample = EVERYTHING, worke
         gone = _dropped_content(conn)
         _verify_warm(conn, pool, found)  # after the cursors: what a sidecar stores meanwhile must not look lost
         found.check_content(pool, gone)
+        with contextlib.closing(installation.content_store(dsn)) as told:
+            # What is in packs is read by reference, too; this also finds what only their index and their rows show.
+            found.content_problems += check_packs(told, read_data=sample.is_all).problems
         found.hot = verify_hot(
             installation,
             {log_id: Replicated(lsn, quarantined, found.heads) for log_id, (lsn, quarantined) in arrived.items()},

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_cli import Cli
 from fix_cold import ColdBench
 from fix_packs import files_of, put_all, report_of_tests
 from fix_step_crash import Crash, crashing
 
 from stratalog.cold import pack_rewrite, pack_writer
 from stratalog.cold import packs as module
+from stratalog.cold import sweep as sweep_module
+from stratalog.cold.backup import create_backup
 from stratalog.cold.cas import FsContentStore
 from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
 from stratalog.cold.folder import Folder
-from stratalog.cold.installation import Tiers
+from stratalog.cold.installation import Installation, Tiers
+from stratalog.cold.owner import database_id, places
+from stratalog.cold.pack_check import check_packs
 from stratalog.cold.pack_file import PackFile
 from stratalog.cold.pack_shelf import PackShelf
 from stratalog.cold.pack_table import PackTable
 from stratalog.cold.packs import Packed, pack, table_of
+from stratalog.cold.restore import LOCAL, restore_backup
+from stratalog.cold.roots import Roots
+from stratalog.cold.sweep import sweep
+from stratalog.cold.verification import verify_all
+from stratalog.hot.home import Home
 from stratalog.schemas import events as ev
 from stratalog.schemas.blobs import Blob, BlobRef
 from stratalog.schemas.errors import Invalid, Locked
@@ -193,7 +206,9 @@ import os, signal, sys
 from stratalog.cold import packs
 from stratalog.cold.cas import FsContentStore
 from stratalog.cold.catalog import Catalog
-from stratalog.cold.installation import Tiers
+from stratalog.cold.installation import Installation, Tiers
+from stratalog.cold.owner import database_id, places
+from stratalog.cold.pack_check import check_packs
 from stratalog.cold.lake import Lake
 from stratalog.cold.pack_table import PackTable
 from stratalog.schemas.settings import ColdSettings
@@ -362,6 +377,149 @@ def verify_rows(bench: ColdBench) -> bool:
         and PackFile(bench.store.storage, tenant, *place).index.find(digest) is not None
         for tenant, digest, _ in table.live()
     )
+
+
+def test_verify_names_what_is_wrong_with_packs_and_the_index_is_made_again(
+    cold_bench: ColdBench, tmp_path: Path
+) -> None:
+    home = Home.open(tmp_path / "home", create=True)
+    urls = f'[cold]\nurl = "{cold_bench.lake.url}"\ncas_url = "{cold_bench.store.url}"\n'
+    (home.path / "stratalog.toml").write_text(f'[warm]\ndsn = "{cold_bench.dsn}"\n{urls}')
+    cli = Cli(home.path)
+    digests = fill(cold_bench)
+    assert cli.json("storage", "pack")["pieces"] == 5
+    assert cli.json("verify")["ok"]
+    found = cli.json("storage")
+    assert found["packs"]["pieces"] == 5 and found["packs"]["raw_bytes"] > found["packs"]["bytes"]
+    assert {part["part"]: part["files"] for part in found["parts"] if part["tier"] == "content"} == {
+        "pieces": 1,
+        "packs": 2,
+    }
+    assert "5 pieces of content in 2 packs" in cli("storage").out
+    # A lost index: found, and made again. Reading does without it.
+    cold_bench.execute("DELETE FROM packed_content WHERE sha256 = %s", bytes.fromhex(digests[1]))
+    cold_bench.execute("UPDATE packed_content SET start = start + 1 WHERE sha256 = %s", bytes.fromhex(digests[2]))
+    problems = cli.json("verify", code=20)["blobs"]["problems"]
+    assert len(problems) == 2 and all("stratalog storage reindex" in problem for problem in problems)
+    assert digests[1] in problems[0] and digests[2] in problems[1] and readable(cold_bench, digests)
+    assert cli.json("storage", "reindex") == {"packs": 2, "made": 2, "removed": 1, "problems": []}
+    assert cli.json("verify")["ok"]
+    cold_bench.execute("DELETE FROM packed_content")
+    cold_bench.execute("DELETE FROM content_packs")
+    assert cli.json("verify", code=20)["blobs"]["problems"] and readable(cold_bench, digests)
+    assert cli("storage", "reindex").code == 0 and cli.json("verify")["ok"] and len(rows(cold_bench)) == 5
+    # A damaged block, then a pack that is gone: named with the trajectories that need what was in it.
+    path = next(path for path in files_of(cold_bench.store) if path.suffix == ".pack" and "acme" in path.parts)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    report = cli.json("verify", code=20)
+    assert any(f"pack {path.stem} of acme: block 0 is damaged" in problem for problem in report["blobs"]["problems"])
+    trajectories = [str(cold_bench.author(number).trajectory_id) for number in range(4)]
+    assert all(any(id_ in problem for problem in report["tiers"]["cold"]["problems"]) for id_ in trajectories)
+    path.unlink()
+    assert f"pack {path.stem} of acme is gone" in " ".join(cli.json("verify", code=20)["blobs"]["problems"])
+    path.write_bytes(whole)
+    assert cli.json("verify")["ok"]
+
+
+def test_a_backup_has_packs_as_they_are_and_what_no_listing_shows(
+    cold_bench: ColdBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home.open(tmp_path / "home", create=True)
+    urls = f'[cold]\nurl = "{cold_bench.lake.url}"\ncas_url = "{cold_bench.store.url}"\n'
+    (home.path / "stratalog.toml").write_text(f'[warm]\ndsn = "{cold_bench.dsn}"\n{urls}')
+    digests = fill(cold_bench)
+    packed(cold_bench)
+    late = put_all(cold_bench.store, [b"put a moment ago"])[0]
+    ref = BlobRef.of(b"put a moment ago")
+    cold_bench.append(cold_bench.author(7), [ev.ToolResult(tool_call_id="c", output=Blob(ref))])
+    entries = FsContentStore.entries
+    monkeypatch.setattr(
+        FsContentStore,
+        "entries",
+        lambda store, tenant: (entry for entry in entries(store, tenant) if not entry.path.endswith(late)),
+    )
+    backup = create_backup(Installation(Home.open(home.path)), tmp_path / "backups")
+    monkeypatch.undo()
+    names = {path.name for path in (backup / "cas").rglob("*") if path.is_file()}
+    assert late in names and {f"{name}.pack" for name in packs(cold_bench)} <= names
+    restore_backup(backup, tmp_path / "restored")
+    restored = Installation(Home.open(tmp_path / "restored", flags=LOCAL))
+    with restored.tiers() as there:
+        assert [place.ours for place in places(there)] == [True, True]
+        assert all(there.store.get("acme", sha256) for sha256 in [*digests, late])
+        assert {digest.hex() for tenant, digest, _ in table_of(there.store).live() if tenant == "acme"} == {*digests}
+        with closing(there.connect()) as conn, cold_bench.connect() as other:
+            assert database_id(conn) != database_id(other)
+    assert verify_all(restored)["ok"]
+
+
+def test_the_sweep_removes_what_is_not_needed_from_packs(cold_bench: ColdBench) -> None:
+    digests = fill(cold_bench)
+    packed(cold_bench)
+    sweep_in = partial(sweep, tiers(cold_bench), cold_bench.store)
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=2)
+    before = packs(cold_bench)
+    # As if an erasure had rewritten the rows of two trajectories: nothing refers to their content.
+    roots = sweep_module.find_roots
+    gone = {("acme", bytes.fromhex(digests[number])) for number in (0, 1)}
+
+    class Fewer(Roots):
+        def __contains__(self, piece: tuple[str, bytes]) -> bool:
+            return piece not in gone and super().__contains__(piece)
+
+    def fewer(*given: Any) -> Roots:
+        found = Fewer()
+        for tenant, digest in roots(*given):
+            found.add(tenant, digest.hex())
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_module, "find_roots", fewer)
+        assert sweep_in().condemned == 2 and sweep_in().waiting == 2 and packs(cold_bench) == before
+        done = sweep_in(now=later, dead_share_max=0.9)
+        assert (done.deleted, done.packs) == (2, 0) and packs(cold_bench) == before
+        assert readable(cold_bench, digests)  # they are dead, and still there
+        done = sweep_in(now=later)
+    assert (done.packs, done.problems) == (1, ()) and done.bytes > 0 and packs(cold_bench) != before
+    assert readable(cold_bench, digests[2:]) and verify_rows(cold_bench)
+    assert not any(FsContentStore(cold_bench.store.url).has("acme", sha256) for sha256 in digests[:2])
+    assert len(table_of(cold_bench.store).packs()) == 2
+
+
+def test_a_piece_that_no_row_knows_survives_the_rewriting_of_its_pack(cold_bench: ColdBench) -> None:
+    # A lost row must never make a piece look unneeded.
+    digests = fill(cold_bench)
+    packed(cold_bench)
+    with cold_bench.connect() as conn:
+        table_of(cold_bench.store).kill(conn, [("acme", bytes.fromhex(digests[0]))])
+    cold_bench.execute("DELETE FROM packed_content WHERE sha256 = %s AND tenant = 'acme'", bytes.fromhex(digests[1]))
+    shelf = cold_bench.store.shelf
+    assert pack_rewrite.compact(cold_bench.store.storage, shelf, 0.1)[0] == 1
+    assert readable(cold_bench, digests[1:]) and not FsContentStore(cold_bench.store.url).has("acme", digests[0])
+    assert ("acme", digests[1]) in rows(cold_bench)
+
+
+def test_packing_again_after_a_pack_was_left_by_a_rewrite_that_crashed(
+    cold_bench: ColdBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = fill(cold_bench)
+    packed(cold_bench)
+    compact = partial(pack_rewrite.compact, cold_bench.store.storage, cold_bench.store.shelf, 0.1)
+    steps: list[tuple[Any, str]] = [(pack_rewrite, "publish"), (PackTable, "replace"), (Folder, "purge")]
+    for owner, name in steps:
+        with cold_bench.connect() as conn:
+            table_of(cold_bench.store).kill(conn, [("acme", bytes.fromhex(digests.pop(0)))])
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, crashing(getattr(owner, name), after=True))
+            with pytest.raises(Crash):
+                compact()
+        cold_bench.store.close()
+        assert readable(cold_bench, digests)
+        assert packed(cold_bench).problems == ()
+        assert check_packs(cold_bench.store).problems == () and readable(cold_bench, digests)
+        compact()
+        assert len(packs(cold_bench)) == 2 and verify_rows(cold_bench)
 
 
 def test_content_that_is_referred_to_but_was_dead_in_its_pack_is_revived(cold_bench: ColdBench) -> None:
