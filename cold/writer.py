@@ -34,7 +34,7 @@ BLOOM_DISTINCT = 2_000
 """Trajectories that a row group's bloom filter is laid out for; fewer make it smaller."""
 
 _STARTS = INDEX["segment_last_sequence"]
-_OPTIONS: dict[str, Any] = {
+FILE_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": [column.name for column in COLUMNS if column.dictionary],
     "write_statistics": [column.name for column in COLUMNS if column.statistics],
@@ -160,7 +160,7 @@ class _OpenFile:
         self.path = path
         self.rows = 0
         self._sink = pa.OSFile(str(path), "wb")
-        self._writer = pq.ParquetWriter(self._sink, EVENTS, compression_level=zstd_level, **_OPTIONS)
+        self._writer = pq.ParquetWriter(self._sink, EVENTS, compression_level=zstd_level, **FILE_OPTIONS)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write one row group."""
