@@ -35,8 +35,6 @@ from .keys import Head
 
 MARKED_TOGETHER_MAX = 256
 EVENTS_TOGETHER_MAX = 256
-NEAR_EVENTS = 1024
-"""Erased events so near to each other are purged as one range."""
 TORN_FILES = "TORN-*"
 _TRAJECTORY = slice(16, 32)
 """Where a record has the trajectory's id."""
@@ -60,15 +58,12 @@ class _Work:
         self.heads: list[Head] = []
         self.everything = False
         self.bulk = False
-        self.near: list[tuple[int, int]] = []
+        self.first_lsn, self.last_lsn = keys.LSN_MAX, 0
         self.events = self.contents = self.bytes = 0
 
     def note(self, lsn: int) -> None:
-        """An event that has to go; they come in falling order, trajectory by trajectory."""
-        if self.near and self.near[-1][0] - NEAR_EVENTS <= lsn <= self.near[-1][1]:
-            self.near[-1] = (min(lsn, self.near[-1][0]), self.near[-1][1])
-        else:
-            self.near.append((lsn, lsn))
+        """An event that has to go."""
+        self.first_lsn, self.last_lsn = min(lsn, self.first_lsn), max(lsn, self.last_lsn)
 
     def ranges(self, pruned_lsn: int) -> list[Range]:
         """What has to be purged."""
@@ -80,7 +75,9 @@ class _Work:
             self.bulk = True
         if self.bulk:
             ranges += [Range("blobs"), Range("chunks")]
-        return ranges + [Range("events", keys.lsn_key(first), keys.lsn_key(last + 1)) for first, last in self.near]
+        if self.last_lsn:
+            ranges.append(Range("events", keys.lsn_key(self.first_lsn), keys.lsn_key(self.last_lsn + 1)))
+        return ranges
 
 
 class Erasure:

@@ -151,6 +151,16 @@ class Home:
             raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
         return key
 
+    def subject_key(self) -> bytes:
+        """The key (32 bytes) with which subjects are hashed, made on first use; durable before it is returned."""
+        path = self.folder("keys") / "subject.key"
+        if not path.exists():
+            write_durably(path, secrets.token_bytes(32), mode=0o600, exclusive=True)
+        key = path.read_bytes()
+        if len(key) != 32:
+            raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
+        return key
+
     def has_import_key(self, tenant: str) -> bool:
         """Whether this home already has a key for the tenant."""
         return (self.path / "keys/import" / f"{ids.check_tenant(tenant)}.key").exists()

@@ -59,7 +59,8 @@ def chunk_key(content_id: bytes, index: int) -> bytes:
 
 def prefix_end(prefix: bytes) -> bytes:
     """The smallest key after all keys that start with `prefix`."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
+    short = prefix.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1])
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):

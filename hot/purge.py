@@ -3,8 +3,8 @@
 What was replaced or deleted stays in three kinds of files, and each has its step:
 
 - write-ahead logs: all key spaces are flushed, so that RocksDB removes the logs that were written before;
-- tables: what overlaps the ranges is compacted down to the last level that has something of them, where the new value
-  meets the old one, and only the new one is written;
+- tables: what overlaps the ranges is compacted down to the bottommost level, where the new value meets the old one, and
+  only the new one is written;
 - blob files: a value that nothing refers to stays in its file as long as a neighbour in it is needed. So all tables of
   such a key space are compacted with the garbage collection of blobs at a cutoff of 1.0, which moves every value that
   is needed into a new file.
@@ -52,20 +52,20 @@ class Purge:
         moving = sorted({wanted.space for wanted in ranges if wanted.space in self._blob_spaces})
         self._check_room(moving)
         logs = {path.name for path in self._files(".log") if _size(path)}
-        for space, family in self._families.items():
+        for space in tuple(self._families):
             pause()
             with self._using(f"flushing {space}"):
-                family.flush(True)
+                self._families[space].flush(True)  # a variable would keep it, and with it the database's lock
         for _ in range(ROUNDS_MAX):
             old = logs | (self._blob_files() if len(moving) == len(self._blob_spaces) else set())
-            for wanted in ranges:
+            for wanted in hulls(ranges):
                 pause()
                 if wanted.space not in moving:
-                    self._compact(wanted, BottommostLevelCompaction.skip())
+                    self._compact(wanted)
             for space in moving:
                 pause()
                 with self._moving_all(space):  # the values of one file may be referred to from any table
-                    self._compact(Range(space), BottommostLevelCompaction.force_optimized())
+                    self._compact(Range(space))
             if self._are_gone(old, pause):
                 return
         raise Unavailable(f"files of {self._path} that have erased bytes are still in use", hint="ask again later")
@@ -92,10 +92,12 @@ class Purge:
         with self._using(f"changing options of {space}"):
             self._families[space].set_options(options)
 
-    def _compact(self, wanted: Range, bottommost: BottommostLevelCompaction) -> None:
+    def _compact(self, wanted: Range) -> None:
+        """Each table once. Also what is at the bottommost level already, where RocksDB may have moved a table with the
+        old value beside that with the new one."""
         options = CompactOptions()
         options.set_exclusive_manual_compaction(True)
-        options.set_bottommost_level_compaction(bottommost)
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
         with self._using(f"compacting {wanted.space}"):
             self._families[wanted.space].compact_range(wanted.start or None, wanted.stop, options)
 
@@ -122,6 +124,16 @@ class Purge:
 
     def _files(self, suffix: str) -> list[Path]:
         return [path for path in self._path.iterdir() if path.suffix == suffix]
+
+
+def hulls(ranges: Sequence[Range]) -> list[Range]:
+    """For each key space the one range around those given: a flushed table reaches over them anyway."""
+    around: dict[str, Range] = {}
+    for one in ranges:
+        known = around.get(one.space, one)
+        stop = None if one.stop is None or known.stop is None else max(one.stop, known.stop)
+        around[one.space] = Range(one.space, min(one.start, known.start), stop)
+    return list(around.values())
 
 
 def _number(name: str) -> int:

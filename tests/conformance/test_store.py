@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stratalog.hot.rocks import SPACES, RocksStore
 from stratalog.hot.sim import SimDisk, SimStore
 from stratalog.schemas.errors import InDoubt, Invalid
-from stratalog.schemas.protocols import Put, Store
+from stratalog.schemas.protocols import Put, Range, Store
 from stratalog.schemas.settings import HotSettings
 
 SMALL = HotSettings(memtable_bytes=1 << 16, wal_bytes_max=1 << 18)
@@ -254,6 +255,81 @@ def test_a_crash_of_the_simulated_disk_takes_only_what_was_not_synced(keep: int)
     assert [key for key, _ in SimStore(disk).scan("events", b"")] == keys
 
 
+def raw(store: Store) -> bytes:
+    """All that lies in the files of a store."""
+    if isinstance(store, RocksStore):
+        return b"".join(path.read_bytes() for path in store.path.iterdir())
+    assert isinstance(store, SimStore)
+    puts = [operation for batch in store._disk.batches for operation in batch if isinstance(operation, Put)]
+    return b"\0".join(put.value for put in puts)
+
+
+def test_what_was_replaced_or_deleted_is_in_no_file_after_a_purge(store: Store) -> None:
+    values = {(space, place): f"{space} {place} ".encode() * 4000 for space in SPACES for place in ("old", "deleted")}
+    for (space, place), value in values.items():
+        fill(store, 50, space)
+        store.commit([Put(space, place.encode(), value), Put(space, b"kept", b"kept" * 4000)])
+    for space in SPACES:
+        store.commit([Put(space, b"old", b"new")])
+        store.delete_range(space, b"deleted", b"deletee")
+    assert all(value[:20] in raw(store) for value in values.values())  # the control
+    store.purge([Range(space) for space in SPACES])
+    found = raw(store)
+    assert not any(value[:20] in found for value in values.values())
+    for space in SPACES:
+        assert (store.get(space, b"old"), store.get(space, b"deleted")) == (b"new", None)
+        assert store.get(space, b"kept") == b"kept" * 4000
+
+
+def test_a_purge_makes_durable_what_was_written_before(opener: Opener) -> None:
+    store = opener()
+    pairs = fill(store, 10)
+    store.delete_range("events", pairs[2][0], pairs[5][0])
+    store.purge([Range("events")])
+    store.close()
+    store = opener()
+    assert list(store.scan("events", b"")) == pairs[:2] + pairs[5:]
+    store.close()
+
+
+def test_a_purge_can_be_stopped_and_done_again(store: Store) -> None:
+    store.commit([Put("blobs", b"a", b"old" * 4000)])
+    store.commit([Put("blobs", b"a", b"new" * 4000)])
+
+    def stop() -> None:
+        raise InDoubt("stop")
+
+    with pytest.raises(InDoubt, match="stop"):
+        store.purge([Range("blobs"), Range("chunks")], stop)
+    store.purge([Range("blobs"), Range("chunks")])
+    assert b"oldold" not in raw(store)
+    assert store.get("blobs", b"a") == b"new" * 4000
+
+
+def test_others_commit_and_read_during_a_purge(store: Store) -> None:
+    for number in range(20):
+        store.commit([Put("blobs", bytes([number]), number.to_bytes(2, "big") * 50_000)])
+    written: list[bytes] = []
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            key = len(written).to_bytes(4, "big")
+            store.commit([Put("events", key, key * 100)])
+            assert store.get("blobs", b"\3") == b"\0\3" * 50_000
+            written.append(key)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(10):
+            store.purge([Range(space) for space in SPACES])
+    finally:
+        done.set()
+        thread.join()
+    assert list(store.scan("events", b"")) == [(key, key * 100) for key in written]
+
+
 KEYS = st.binary(max_size=3)
 VALUES = st.one_of(st.binary(max_size=20), st.integers(0, 9000).map(bytes))
 PUTS = st.lists(st.builds(Put, st.sampled_from(SPACES), KEYS, VALUES), max_size=8)
@@ -266,6 +342,7 @@ def machine(opener: Opener) -> type[RuleBasedStateMachine]:
         @initialize()
         def start(self) -> None:
             self.store = opener()
+            self.numbers, self.unique = itertools.count(10_000_000), list[bytes]()
             for space in SPACES:
                 self.store.delete_range(space, b"", b"\xff" * 8)
             self.model: dict[str, dict[bytes, bytes]] = {space: {} for space in SPACES}
@@ -290,6 +367,23 @@ def machine(opener: Opener) -> type[RuleBasedStateMachine]:
                 if key >= start and (stop is None or key < stop)
             ]
             assert list(self.store.scan(space, start, stop)) == expected
+
+        @rule(puts=st.lists(st.tuples(st.sampled_from(SPACES), KEYS, st.booleans()), min_size=1, max_size=4))
+        def commit_unique(self, puts: list[tuple[str, bytes, bool]]) -> None:
+            """Values that can be told from all others, also in a file of values."""
+            for space, key, large in puts:
+                value = b"<%d>" % next(self.numbers)
+                self.unique.append(value)
+                self.store.commit([Put(space, key, value * (2000 if large else 1))])
+                self.model[space][key] = value * (2000 if large else 1)
+
+        @rule()
+        def purge(self) -> None:
+            self.store.purge([Range(space) for space in SPACES])
+            found = raw(self.store)
+            valid = {value for values in self.model.values() for value in values.values()}
+            gone = [value for value in self.unique if value not in valid and value * 2000 not in valid]
+            assert [value for value in gone if value in found] == []
 
         @rule()
         def reopen(self) -> None:
