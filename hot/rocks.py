@@ -126,7 +126,8 @@ class RocksStore:
         for put in puts:
             batch.put(put.key, put.value, handles[put.space])
         try:
-            self._db.write(batch)
+            if puts:  # an empty batch would be in a log that no flush ends
+                self._db.write(batch)
             self._db.flush_wal(True)
         except Exception as error:
             self._failed = str(error)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+from fix_hot import MB, fill, note
+
+from stratalog.hot.check import HotReport, Replicated, verify_log
+from stratalog.hot.home import Home
 from stratalog.hot.log import HotLog, NewEvent
 from stratalog.hot.residue import search_files
+from stratalog.hot.source import open_reader, open_source
 from stratalog.hot.staging import contents_of
 from stratalog.schemas.blobs import Blob, BlobRef
-from stratalog.schemas.events import Annotation, EventBody, LabelsSet, ToolResult
+from stratalog.schemas.errors import Erased
+from stratalog.schemas.events import Annotation, EventBody, LabelsSet, TaskStarted, ToolResult
 
 
 class Canary:
@@ -58,3 +69,56 @@ class Canary:
     def everything(self) -> set[int]:
         """All needles."""
         return set(range(len(self.needles)))
+
+
+def others(log: HotLog, count: int = 12) -> list[uuid.UUID]:
+    """Trajectories around it, some with content."""
+    return [fill(log, 20, bulk=MB // 8 if index % 3 == 0 else 0)[0] for index in range(count)]
+
+
+def surrounded(log: HotLog) -> Canary:
+    """A canary of which a part is in tables and blob files, and a part only in the write-ahead log."""
+    others(log)
+    canary = Canary(log)
+    canary.sing()
+    others(log, 30)
+    canary.sing_again()
+    others(log, 2)
+    return canary
+
+
+def verified(home: Home, log_id: uuid.UUID) -> HotReport:
+    """What verifying a log finds."""
+    reader = open_reader(home, log_id)
+    secrets = {head.trajectory_id: head.secret for head in reader.heads()}
+    reader.close()
+    source = open_source(home, log_id)
+    try:
+        return verify_log(source, HotReport(), secrets=secrets, replicated=Replicated())
+    finally:
+        source.close()
+
+
+def content_of(log: HotLog, trajectory_id: uuid.UUID) -> list[tuple[int, bytes, bytes]]:
+    """The events of a trajectory as they lie in the log."""
+    return [(envelope.lsn, envelope.hash, envelope.body) for envelope in log.envelopes(trajectory_id)]
+
+
+def check_refusals(log: HotLog, canary: Canary, absent: uuid.UUID) -> None:
+    large = "x" * (2 * MB)
+    calls: list[Callable[[], Any]] = [
+        lambda: log.append_blocking(canary.id, note("x")),
+        lambda: log.append_blocking(canary.id, ToolResult(tool_call_id="1", output=large)),
+        lambda: asyncio.run(log.append(canary.id, note("x"))),
+        lambda: asyncio.run(log.append(canary.id, ToolResult(tool_call_id="1", output=large))),
+        lambda: log.start_blocking(tenant="t", trajectory_id=canary.id),
+        lambda: log.start_blocking(tenant="t", trajectory_id=absent),
+        lambda: asyncio.run(log.start(tenant="t", trajectory_id=absent, body=TaskStarted(task=large))),
+        lambda: log.append_blocking(absent, note("x")),
+    ]
+    before, pieces = log.durable_lsn, list(log.engine.store.scan("chunks", b""))
+    for call in calls:
+        with pytest.raises(Erased, match="was erased"):
+            call()
+    assert log.durable_lsn == before
+    assert list(log.engine.store.scan("chunks", b"")) == pieces
