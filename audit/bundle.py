@@ -3,7 +3,7 @@
     manifest.json, manifest.sig         every file with its SHA-256; signed with the current key
     keys.json                           the public keys, each endorsed by the one before
     heads.json                          per tenant the signed heads, and proofs that each is the beginning of the next
-    trajectories/<id>/trajectory.json   tenant, id, secret
+    trajectories/<id>/trajectory.json   tenant, id, secret; of an erased one who asked for it, when and why
     trajectories/<id>/events.jsonl      header and body of every event, exact bytes in base64
     trajectories/<id>/proof.json        the inclusion proof of the last event
     content/<sha256>                    what events refer to
@@ -30,6 +30,7 @@ from typing import Any
 
 import msgspec
 
+from stratalog.cold.history import ColdFiles
 from stratalog.hot.files import sync_folder
 from stratalog.schemas.blobs import references
 from stratalog.schemas.errors import Corrupt, Invalid, NotFound
@@ -37,12 +38,12 @@ from stratalog.schemas.protocols import ContentStore
 from stratalog.warm.database import Connection
 
 from .checker import VERSION, check_bundle, decision_of, parse_header
+from .gone import erasure_of
 from .history import events_up_to, secret_of
 from .keys import KeyProvider
 from .leaf import Leaf
 from .proof import HeadChain, InclusionProof
 from .report import Report, Shown
-from .verification import ColdFiles
 
 _DOMAIN = b"stratalog.audit.bundle.v1\0"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -190,10 +191,12 @@ def _add_trajectory(
         shown.add(envelope)
         for ref in references(envelope.body):
             _add_content(writer, sources.store, one.leaf.tenant, ref.sha256, missing)
+    shown.erasure = erasure_of(sources.conn, one.leaf.trajectory_id)
     about = {
         "tenant": one.leaf.tenant,
         "trajectory_id": one.proof.trajectory_id,
         "secret": None if secret is None else secret.hex(),
+        "erased": msgspec.to_builtins(shown.erasure),
     }
     writer.add_json(f"{folder}/trajectory.json", about)
     writer.add(f"{folder}/events.jsonl", bytes(lines))

@@ -6,14 +6,13 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 
+from stratalog.cold.history import ColdFiles, events_of
 from stratalog.schemas.envelope import Envelope
 from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.warm import queries
 from stratalog.warm.database import Connection
 
-from .cold_history import cold_events, files_of
 from .leaf import Leaf
-from .verification import ColdFiles
 
 
 def events_up_to(conn: Connection, cold: ColdFiles, leaf: Leaf) -> Iterator[Envelope]:
@@ -42,9 +41,7 @@ def _events(conn: Connection, cold: ColdFiles, leaf: Leaf) -> Iterator[Envelope]
     if queries.hash_at(conn, leaf.trajectory_id, 0) is not None:
         yield from queries.read_events(conn, leaf.trajectory_id)
         return
-    urls = files_of(cold.urls, leaf.tenant, leaf.trajectory_id)
-    # Its segments lie in files of several runs, whose names say nothing of their order.
-    found = sorted(cold_events(cold.lake, urls, leaf.trajectory_id), key=lambda event: event.header.sequence_number)
+    found = events_of(cold, leaf.tenant, leaf.trajectory_id)
     yield from found
     last = found[-1].header.sequence_number if found else -1
     if last < leaf.sequence_number:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from stratalog.cold.history import ColdFiles, open_cold
 from stratalog.cold.installation import Installation
 from stratalog.cold.storage import open_storage
 from stratalog.schemas.ids import TENANT_PATTERN, check_tenant
@@ -21,10 +22,13 @@ from .heads import SignedHead
 from .keys import KeyProvider
 from .proof import InclusionProof, chain_heads, newest_leaf, prove, published_heads
 from .publication import HEADS_FOLDER, open_publication
+from .reading import needs_cold
 from .sealing import Sealed, recover, seal
 from .stored_tree import tenants
-from .verification import ColdFiles, TenantAudit, verify_tenant
+from .verification import TenantAudit, verify_tenant
 
+READER = "stratalog audit"
+"""How it is called in the list of pins."""
 HEADS_BUNDLED = 100
 """The newest heads of a tenant that go into a bundle."""
 
@@ -68,7 +72,7 @@ def verify_all(installation: Installation, keys: KeyProvider, tenant: str | None
     Damage becomes a problem, never an exception; raises `Unavailable`.
     """
     records = keys.records()
-    with installation.connection() as conn, _cold_files(installation) as cold:
+    with installation.connection() as conn, open_cold(installation, conn, READER) as cold:
         warm: WarmCheck = verify_warm(conn)
         names = {tenant} if tenant is not None else {*_in_database(conn), *_outside(installation)}
         found = []
@@ -97,7 +101,7 @@ def bundle_all(
     """
     with (
         installation.connection() as conn,
-        _cold_files(installation) as cold,
+        open_cold(installation, conn, READER) as cold,
         contextlib.closing(installation.content_store()) as store,
     ):
         heads: dict[str, list[SignedHead]] = {}
@@ -132,9 +136,12 @@ def _outside(installation: Installation) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _cold_files(installation: Installation) -> Iterator[ColdFiles]:
-    with installation.postgres() as dsn, installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
-        yield ColdFiles(lake, catalog.snapshot_files())
+def open_answers(installation: Installation) -> Iterator[tuple[Connection, ColdFiles | None]]:
+    """Where answers to `questions` come from: the warm tier, and the cold one if events have left the warm tier."""
+    with contextlib.ExitStack() as stack:
+        conn = stack.enter_context(installation.connection())
+        cold = stack.enter_context(open_cold(installation, conn, READER)) if needs_cold(conn) else None
+        yield conn, cold
 
 
 def as_document(report: AuditReport) -> dict[str, Any]:

@@ -1,46 +1,27 @@
-"""What auditors ask, answered from the events of the warm tier: approvals, policies, effects, settlements.
+"""What auditors ask, answered from the events of the warm and of the cold tier: approvals, policies, effects,
+settlements.
 
-Answers come from the exact bodies, not from projections, in the order in which the trajectories began. An event that
-cannot be read (erased, or not of its kind) has its place in the answer and says so. Events that have left the warm
-tier are not in it. Memory is bounded by the events of these kinds in one trajectory.
+Answers come from the exact bodies, not from projections, in the order of the trajectories' ids. An event that
+cannot be read (erased, or not of its kind) has its place in the answer and says so. What has left the warm tier comes
+from the cold one, if that is given; what retention has deleted in both is in no answer. Memory is bounded by the events
+of these kinds in one trajectory, and of what has left the warm tier in one day.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
+from collections.abc import Generator, Iterable, Iterator
 
 import msgspec
 
+from stratalog.cold.history import ColdFiles
 from stratalog.schemas import events as ev
-from stratalog.schemas.codec import decode_body
-from stratalog.schemas.ids import to_us
-from stratalog.schemas.statements import statements
-from stratalog.warm.database import Connection, answering
-from stratalog.warm.streaming import ROWS_PER_FETCH
+from stratalog.warm.database import Connection
+
+from .reading import Asked, Found, Place, by_trajectory, unreadable
 
 NO_RESULT = "no result"
 IN_DOUBT = {"timeout", "unknown"}
 """Statuses of results that leave open whether the effect happened."""
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """Whose events are asked for; `None` is everybody's."""
-
-    tenant: str | None = None
-    trajectory_id: uuid.UUID | None = None
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where and when an event happened; `at` is µs since 1970."""
-
-    tenant: str
-    trajectory_id: str
-    sequence_number: int
-    at: int
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -106,17 +87,9 @@ class Settlement(msgspec.Struct, frozen=True):
     evidence: str
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """An event with its place."""
-
-    place: Place
-    kind: str
-    body: ev.EventBody
-
-
-def approvals(conn: Connection, asked: Asked) -> Generator[Approval, None, None]:
+def approvals(conn: Connection, asked: Asked, *, cold: ColdFiles | None = None) -> Generator[Approval, None, None]:
     """Who approved what, and what still waits for an answer."""
-    with _by_trajectory(conn, asked, ("ApprovalRequested", "ApprovalResolved")) as trajectories:
+    with by_trajectory(conn, asked, ("ApprovalRequested", "ApprovalResolved"), cold) as trajectories:
         for events in trajectories:
             waiting: dict[str, tuple[Place, ev.ApprovalRequested]] = {}
             for found in events:
@@ -126,7 +99,7 @@ def approvals(conn: Connection, asked: Asked) -> Generator[Approval, None, None]
                     question = waiting.pop(found.body.approval_id or found.body.tool_call_id, None)
                     yield _answered(found.place, found.body, question)
                 else:
-                    yield Approval(found.place, "", "", "", _unreadable(found), "", "", None, "")
+                    yield Approval(found.place, "", "", "", unreadable(found), "", "", None, "")
             for place, body in waiting.values():
                 yield Approval(
                     place, body.tool, body.tool_call_id, body.approval_id, "pending", "", body.reason, place.at,
@@ -152,17 +125,17 @@ def _answered(
 
 
 def authorizations(
-    conn: Connection, asked: Asked, policy_version: str | None = None
+    conn: Connection, asked: Asked, policy_version: str | None = None, *, cold: ColdFiles | None = None
 ) -> Generator[Authorization, None, None]:
     """What was decided about each call, under any policy or one."""
-    with _by_trajectory(conn, asked, ("Authorized",)) as trajectories:
+    with by_trajectory(conn, asked, ("Authorized",), cold) as trajectories:
         for events in trajectories:
             for found in events:
                 body = found.body
                 if isinstance(body, ev.Authorized):
                     one = Authorization(found.place, body.policy_version, body.tool, body.decision, body.reason)
                 else:
-                    one = Authorization(found.place, "", "", _unreadable(found), "")
+                    one = Authorization(found.place, "", "", unreadable(found), "")
                 if policy_version is None or one.policy_version == policy_version:
                     yield one
 
@@ -185,11 +158,11 @@ def tally(found: Iterable[Authorization]) -> list[PolicyUse]:
 
 
 def effects(
-    conn: Connection, asked: Asked, tool: str | None = None, *, reads: bool = False
+    conn: Connection, asked: Asked, tool: str | None = None, *, reads: bool = False, cold: ColdFiles | None = None
 ) -> Generator[Effect, None, None]:
     """Every effect that was intended, on any tool or one; `reads` also those that change nothing."""
     kinds = ("Authorized", "ApprovalResolved", "ToolIntent", "ToolResult", "LateResult", "IntentSettled")
-    with _by_trajectory(conn, asked, kinds) as trajectories:
+    with by_trajectory(conn, asked, kinds, cold) as trajectories:
         for events in trajectories:
             calls = _Calls()
             for found in events:
@@ -199,7 +172,7 @@ def effects(
                     yield intent
 
 
-def settlements(conn: Connection, asked: Asked) -> Generator[Settlement, None, None]:
+def settlements(conn: Connection, asked: Asked, *, cold: ColdFiles | None = None) -> Generator[Settlement, None, None]:
     """Every intent that was in doubt: settled by whom and how, or still open.
 
     In doubt is an intent whose result says so, that was escalated or settled, or that has no result although its
@@ -207,7 +180,7 @@ def settlements(conn: Connection, asked: Asked) -> Generator[Settlement, None, N
     """
     kinds = ("ToolIntent", "ToolResult", "LateResult", "IntentSettled", "EscalationRaised", "EscalationResolved",
              "TaskFinished")  # fmt: skip
-    with _by_trajectory(conn, asked, kinds) as trajectories:
+    with by_trajectory(conn, asked, kinds, cold) as trajectories:
         for events in trajectories:
             doubts = _Doubts()
             for found in events:
@@ -224,7 +197,7 @@ class _Calls:
         self._approvers: dict[str, str] = {}
         self._latest: dict[str, int] = {}
 
-    def add(self, found: _Found) -> int | None:
+    def add(self, found: Found) -> int | None:
         """Take the next event; returns the intent that it is about, if it is one of these."""
         body, intent = found.body, None
         if isinstance(body, ev.Authorized):
@@ -252,7 +225,7 @@ class _Calls:
             intent = body.intent
             self._close(intent, body.outcome, body.method)
         elif found.kind == "ToolIntent":
-            lost = Effect(found.place, "", "not stated", _unreadable(found), "", "", "", "", "")
+            lost = Effect(found.place, "", "not stated", unreadable(found), "", "", "", "", "")
             self.intents[found.place.sequence_number] = lost
         return intent
 
@@ -268,12 +241,12 @@ class _Doubts:
     def __init__(self) -> None:
         self._calls = _Calls()
         self._why: dict[int, str] = {}
-        self._settled: dict[int, tuple[_Found, ev.IntentSettled]] = {}
+        self._settled: dict[int, tuple[Found, ev.IntentSettled]] = {}
         self._raised: dict[str, int] = {}
         self._resolved: dict[int, ev.EscalationResolved] = {}
         self._ended = False
 
-    def add(self, found: _Found) -> None:
+    def add(self, found: Found) -> None:
         """Take the next event."""
         body = found.body
         intent = self._calls.add(found)
@@ -321,26 +294,3 @@ class _Doubts:
             resolved.resolver if resolved else "",
             bytes(evidence).decode("utf-8", "replace"),
         )
-
-
-@contextmanager
-def _by_trajectory(conn: Connection, asked: Asked, kinds: Sequence[str]) -> Iterator[Iterator[list[_Found]]]:
-    """The events of some kinds, one list per trajectory; the transaction ends with the block, however that ends."""
-    parameters = {"kinds": list(kinds), "tenant": asked.tenant, "trajectory_id": asked.trajectory_id}
-    with answering(), conn.transaction():
-        conn.execute(statements("audit")["unlimited"])
-        with conn.cursor("stratalog_questions", binary=True) as cursor:
-            cursor.itersize = ROWS_PER_FETCH
-            cursor.execute(statements("audit")["events_of_kinds"], parameters)
-            yield ([_found(*row) for row in group] for _, group in groupby(cursor, key=lambda row: row[0]))
-
-
-def _found(
-    id_: uuid.UUID, sequence_number: int, tenant: str, kind: str, created_at: dt.datetime, body: bytes, erased: bool
-) -> _Found:
-    place = Place(tenant, str(id_), sequence_number, to_us(created_at))
-    return _Found(place, kind, ev.Unknown(kind, b"", "erased") if erased else decode_body(kind, bytes(body)))
-
-
-def _unreadable(found: _Found) -> str:
-    return f"unreadable: {found.body.reason}" if isinstance(found.body, ev.Unknown) else "unreadable"

@@ -16,6 +16,7 @@ from stratalog.schemas.codec import decode_event
 from stratalog.schemas.envelope import Envelope
 from stratalog.schemas.ids import from_us
 
+from .gone import Erasure
 from .proof import InclusionProof
 
 EVENTS_SHOWN = 2_000
@@ -46,6 +47,7 @@ class Shown:
         self.first_us: int | None = None
         self.last_us = 0
         self.effects: dict[int, list[str]] = {}
+        self.erasure: Erasure | None = None
 
     def add(self, envelope: Envelope) -> None:
         """Note the next event."""
@@ -92,6 +94,7 @@ class Report:
             f"this page proves nothing by itself. The first key is <code>{escaped(self._first_key)}</code>: compare it "
             "with the one that you were given on another way.</p>",
             *self._trajectories(),
+            *self._erasures(),
             *self._approvals(),
             *self._policies(),
             "<h2>Effects</h2>",
@@ -122,6 +125,14 @@ class Report:
         ]
         columns = ["trajectory", "tenant", "events", "time (UTC)", "hash of the last event", "leaf", "sealed", "key"]
         return ["<h2>Trajectories</h2>", table(columns, rows)]
+
+    def _erasures(self) -> list[str]:
+        rows = [
+            [one.trajectory_id, moment(one.at), one.requested_by, one.reason]
+            for one in (shown.erasure for shown in self._shown)
+            if one is not None
+        ]
+        return ["<h2>Erased</h2>", table(["trajectory", "time (UTC)", "asked for by", "reason"], rows)] if rows else []
 
     def _approvals(self) -> list[str]:
         rows = []

@@ -4,8 +4,9 @@
 
 Each arrow is checked from stored bytes, for every tenant that the database, the home or the storage knows. Whatever
 was published must still be the beginning of the tree, and each leaf must name an event that is there and has its hash.
-Memory is bounded: leaves and events are streamed; kept are the stored subtrees and the numbers of leaves that only the
-cold tier can vouch for.
+Memory is bounded: leaves and events are streamed; kept are the stored subtrees and the leaves that only the
+cold tier can vouch for. What retention has deleted, or somebody had erased, is reported with who, when and why
+(`gone.py`); what is missing without such a row was tampered with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import groupby
 
 import msgspec
 
+from stratalog.cold.history import ColdFiles, cold_events, files_of, runs_of
 from stratalog.cold.lake import Lake
 from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.schemas.ids import from_us
@@ -22,7 +24,7 @@ from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering, check_idle
 from stratalog.warm.streaming import stream
 
-from .cold_history import cold_events, files_of, runs_of
+from .gone import SHOWN_MAX, Deletion, Erasure, Gone
 from .heads import SignedHead, check_head
 from .keys import KeyRecord
 from .leaf import Leaf
@@ -48,6 +50,12 @@ class TenantAudit(msgspec.Struct):
     unsealed: int = 0
     compared_in_warm: int = 0
     compared_in_cold: int = 0
+    deleted: int = 0
+    """Leaves whose events retention has deleted in every tier; `deletions` are by which policies, the first 1,000."""
+    deletions: list[Deletion] = msgspec.field(default_factory=list)
+    erased: int = 0
+    """Trajectories whose bodies were erased, their events stay; `erasures` are who asked and why, the first 1,000."""
+    erasures: list[Erasure] = msgspec.field(default_factory=list)
     problems: list[str] = msgspec.field(default_factory=list)
     problems_left_out: int = 0
 
@@ -57,13 +65,6 @@ class TenantAudit(msgspec.Struct):
             self.problems.append(problem)
         else:
             self.problems_left_out += 1
-
-
-class ColdFiles(msgspec.Struct, frozen=True):
-    """The lake, and the URLs of the files that the table consists of now."""
-
-    lake: Lake
-    urls: Sequence[str]
 
 
 def verify_tenant(
@@ -85,9 +86,25 @@ def verify_tenant(
             _check_cold(conn, cold, only_cold, found)
         row = conn.execute(statements("audit")["count_moved"], {"tenant": tenant}).fetchone()
         found.unsealed = 0 if row is None else row[0]
-    for index, what in sorted(only_cold.items()):
-        found.report(f"leaf {index}: {what} is in no tier")
+        _explain(only_cold, Gone(conn, tenant), found)
     return found
+
+
+def _explain(missing: Mapping[int, Leaf], gone: Gone, found: TenantAudit) -> None:
+    """Tell what has gone on purpose from what is missing."""
+    found.erased, found.erasures = len(gone.erasures), gone.erasures[:SHOWN_MAX]
+    for index, leaf in sorted(missing.items()):
+        deletion = gone.deletion(leaf.trajectory_id, leaf.sequence_number)
+        if deletion is None:
+            found.report(f"leaf {index}: {_what(leaf)} is in no tier")
+            continue
+        found.deleted += 1
+        if deletion not in found.deletions[-1:] and len(found.deletions) < SHOWN_MAX:
+            found.deletions.append(deletion)
+
+
+def _what(leaf: Leaf) -> str:
+    return f"event {leaf.sequence_number} of trajectory {leaf.trajectory_id}"
 
 
 def _read_heads(publication: Publication, keys: Mapping[str, KeyRecord], found: TenantAudit) -> list[SignedHead]:
@@ -124,12 +141,12 @@ def _read_heads(publication: Publication, keys: Mapping[str, KeyRecord], found: 
     return [unique[key] for key in sorted(unique)]
 
 
-def _check_leaves(conn: Connection, heads: Sequence[SignedHead], found: TenantAudit) -> dict[int, str]:
+def _check_leaves(conn: Connection, heads: Sequence[SignedHead], found: TenantAudit) -> dict[int, Leaf]:
     """Recompute the tree from its leaves; returns the leaves whose events are not in the warm tier."""
     frontier = Frontier()
     expected = {size: list(group) for size, group in groupby(heads, key=lambda head: head.tree_size)}
     nodes: dict[tuple[int, int], bytes] = {}
-    only_cold: dict[int, str] = {}
+    only_cold: dict[int, Leaf] = {}
     intact_up_to, broken = 0, False
     parameters = {"tenant": found.tenant}
     for row in stream(conn, statements("audit")["leaves"], parameters, rows_per_fetch=ROWS_PER_FETCH):
@@ -155,11 +172,11 @@ def _check_leaves(conn: Connection, heads: Sequence[SignedHead], found: TenantAu
     return only_cold
 
 
-def _compare(leaf: Leaf, index: int, event: Sequence[object], only_cold: dict[int, str], found: TenantAudit) -> None:
+def _compare(leaf: Leaf, index: int, event: Sequence[object], only_cold: dict[int, Leaf], found: TenantAudit) -> None:
     event_hash, tenant = event
-    what = f"event {leaf.sequence_number} of trajectory {leaf.trajectory_id}"
+    what = _what(leaf)
     if event_hash is None:
-        only_cold[index] = what
+        only_cold[index] = leaf
         return
     found.compared_in_warm += 1
     if event_hash != leaf.event_hash:
@@ -198,15 +215,15 @@ def _check_stored(
         found.report(f"node {index} of level {level} is missing")
 
 
-def _check_cold(conn: Connection, cold: ColdFiles, only_cold: dict[int, str], found: TenantAudit) -> None:
+def _check_cold(conn: Connection, cold: ColdFiles, only_cold: dict[int, Leaf], found: TenantAudit) -> None:
     """Compare every leaf whose event is in the cold tier; those that are found there leave `only_cold`."""
     for files in runs_of(files_of(cold.urls, found.tenant)):
         try:
             for index, leaf, event_hash in _leaves_in(conn, found.tenant, cold.lake, files):
                 found.compared_in_cold += 1
-                what = only_cold.pop(index, f"event {leaf.sequence_number} of trajectory {leaf.trajectory_id}")
+                only_cold.pop(index, None)
                 if event_hash != leaf.event_hash:
-                    found.report(f"leaf {index}: {what} has another hash in the cold tier")
+                    found.report(f"leaf {index}: {_what(leaf)} has another hash in the cold tier")
         except (Corrupt, NotFound) as error:
             found.report(error.message)
 

@@ -16,14 +16,16 @@ from contextlib import contextmanager
 from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stratalog.schemas.arrow import INDEX
 from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.schemas.protocols import ContentStore
 
 from .columns import Row
 from .lake import Lake
-from .rows import rows_of
+from .rows import PLAIN, column, rows_of
 from .segments import Found, Problem, SegmentCheck
 from .storage import translated
 from .stored import Stored, stored_in
@@ -42,9 +44,27 @@ def read_rows(lake: Lake, url: str) -> Iterator[Row]:
     return _read(lake, url, rows_of)
 
 
-def read_events(lake: Lake, url: str) -> Iterator[Stored]:
-    """The events of one file, in order; raises `Corrupt` for bytes that are not what was written."""
-    return _read(lake, url, stored_in)
+def read_events(lake: Lake, url: str, trajectory: bytes | None = None) -> Iterator[Stored]:
+    """The events of one file, in order; raises `Corrupt` for bytes that are not what was written.
+
+    Of one trajectory (the 16 bytes of its id) only the row groups that may have it are read; then nothing is said of
+    the rest of the file.
+    """
+    if trajectory is None:
+        return _read(lake, url, stored_in)
+    return _read_some(lake, url, trajectory)
+
+
+def _read_some(lake: Lake, url: str, trajectory: bytes) -> Iterator[Stored]:
+    try:
+        with translated("read", url), lake.open(url) as stream:
+            for batch in _batches_in(stream, trajectory):
+                wanted = pc.equal(column(batch, "trajectory_id"), pa.scalar(trajectory, PLAIN["trajectory_id"]))
+                yield from stored_in(batch.filter(wanted))
+    except NotFound as error:
+        raise Corrupt("the file is gone") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise Corrupt(f"the file cannot be read: {error}") from error
 
 
 def _read(lake: Lake, url: str, convert: Callable[[pa.RecordBatch], Iterable[T]]) -> Iterator[T]:
@@ -87,10 +107,13 @@ def _copy_for(lake: Lake) -> Iterator[BinaryIO | None]:
         yield copy
 
 
-def _batches_in(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+def _batches_in(stream: BinaryIO, trajectory: bytes | None = None) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(stream, page_checksum_verification=True) as file:
-            yield from file.iter_batches(BATCH_ROWS, use_threads=False)
+            groups = list(range(file.num_row_groups))
+            if trajectory is not None:
+                groups = [group for group in groups if _may_hold(file.metadata.row_group(group), trajectory)]
+            yield from file.iter_batches(BATCH_ROWS, groups, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         # Arrow reports a wrong checksum as an OSError without a number; others come from the storage.
         if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
@@ -98,12 +121,18 @@ def _batches_in(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
         raise Corrupt(f"the file cannot be read: {error}") from error
 
 
+def _may_hold(group: pq.RowGroupMetaData, trajectory: bytes) -> bool:
+    """Whether a row group may have a trajectory, as far as its statistics tell."""
+    known = group.column(INDEX["trajectory_id"]).statistics
+    return known is None or not known.has_min_max or bool(known.min <= trajectory <= known.max)
+
+
 def begins_segment(lake: Lake, url: str) -> bool:
     """Whether the first row of a file begins a segment; not if that cannot be told."""
     try:
         with lake.open(url) as stream, pq.ParquetFile(stream) as file:
-            column = file.read_row_group(0, columns=["segment_last_sequence"]).column(0)
-            return bool(column[0].is_valid)
+            first = file.read_row_group(0, columns=["segment_last_sequence"]).column(0)
+            return bool(first[0].is_valid)
     except (NotFound, pa.ArrowException, OSError, IndexError):
         return False  # what is wrong with it is found when it is read
 

@@ -106,3 +106,36 @@ WHERE event_type = ANY (%(kinds)s::text[])
   AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s::text)
   AND (%(trajectory_id)s::uuid IS NULL OR trajectory_id = %(trajectory_id)s::uuid)
 ORDER BY trajectory_id, sequence_number;
+
+-- name: dropped
+-- Trajectories of which events have left the warm tier and are in the cold one.
+SELECT trajectory_id, tenant FROM trajectories
+WHERE dropped_through >= 0 AND cold_dropped_through < consolidated_through
+  AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s::text)
+  AND (%(trajectory_id)s::uuid IS NULL OR trajectory_id = %(trajectory_id)s::uuid)
+ORDER BY trajectory_id;
+
+-- name: deletions
+-- What retention has taken out of every tier, by a policy that says so: up to where, when, by which policy, who put it
+-- into force. A row that does not fit the head, or a policy that keeps the cold tier for ever, explains nothing.
+SELECT DISTINCT ON (d.trajectory_id) d.trajectory_id, d.through_sequence, d.policy, d.version, v.loaded_by,
+  coalesce(d.ended_at, d.started_at)
+FROM deletions d
+JOIN trajectories t ON t.trajectory_id = d.trajectory_id AND t.tenant = d.tenant
+JOIN retention_policies p ON p.version = d.version AND p.name = d.policy AND p.cold_us IS NOT NULL
+JOIN retention_versions v ON v.version = d.version
+WHERE d.tenant = %(tenant)s::text AND d.tier = 'cold' AND d.state IN ('started', 'done')
+  AND (d.state = 'started' OR t.cold_dropped_through >= d.through_sequence)
+ORDER BY d.trajectory_id, d.through_sequence DESC;
+
+-- name: erasures
+-- Erased trajectories of a tenant that have leaves: since when, who asked for it, and why.
+SELECT x.trajectory_id, x.erased_at, e.requested_by, e.reason
+FROM erased_trajectories x JOIN erasures e USING (erasure_id)
+WHERE EXISTS (SELECT 1 FROM audit_leaves l WHERE l.tenant = %(tenant)s::text AND l.trajectory_id = x.trajectory_id)
+ORDER BY x.erased_at, x.trajectory_id;
+
+-- name: erasure
+-- Since when a trajectory is erased, who asked for it, and why.
+SELECT x.erased_at, e.requested_by, e.reason
+FROM erased_trajectories x JOIN erasures e USING (erasure_id) WHERE x.trajectory_id = %(trajectory_id)s::uuid;

@@ -1,4 +1,4 @@
-"""`stratalog audit approvals|policies|effects|settlements`: what auditors ask of the warm tier."""
+"""`stratalog audit approvals|policies|effects|settlements`: what auditors ask."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ def _ask(
     if tenant is not None:
         check_tenant(tenant)
     asked = _questions().Asked(tenant, trajectory)
-    with common.installation().connection() as conn, closing(question(conn, asked)) as answers:
+    from stratalog.audit.installation import open_answers
+
+    with open_answers(common.installation()) as (conn, cold), closing(question(conn, asked, cold=cold)) as answers:
         return list(itertools.islice(answers, limit))
 
 
@@ -148,7 +150,7 @@ def _say(common: Common, found: Sequence[Any], columns: Sequence[str], rows: lis
         common.output.document(found)
         return 0
     common.output.table(columns, rows)
-    common.output.note(f"{counted(len(found), noun)}, in the warm tier")
+    common.output.note(counted(len(found), noun))
     return 0
 
 
