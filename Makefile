@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 PHONY_TESTS := test test-duckdb2 test-postgres
-.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine bench-hot soak examples dagster docs clean
+.PHONY: help install demo $(PHONY_TESTS) lint types imports bench bench-spine bench-hot bench-cold soak examples dagster docs clean
 
 help:
 	@echo "make demo      install, then run the main job on real trajectories"
@@ -66,7 +66,7 @@ types: install
 imports: install
 	$(BIN)/lint-imports
 
-bench: bench-spine bench-hot
+bench: bench-spine bench-hot bench-cold
 
 # Peers of the benchmarks, in an environment of their own.
 .venv-peers/installed: benchmarks/requirements-peers.txt
@@ -74,14 +74,14 @@ bench: bench-spine bench-hot
 	.venv-peers/bin/pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
-bench-hot: .venv-peers/installed
+bench-hot bench-cold: .venv-peers/installed
 
 # The long versions of the crash tests and the simulation, for SOAK_MINUTES; root for those that mount disks.
 soak: install
 	$(BIN)/python benchmarks/soak.py
 
 # Not by an implicit rule, which make does not look for where a target is phony.
-bench-spine bench-hot: bench-%: install
+bench-spine bench-hot bench-cold: bench-%: install
 	$(BIN)/python benchmarks/$*.py
 
 examples: install

@@ -85,6 +85,16 @@ class Rounds:
         """The median of the samples of that name."""
         return median(self._samples[name])
 
+    def samples(self, name: str) -> list[float]:
+        """The samples of that name, in the order of the rounds."""
+        return list(self._samples[name])
+
+    def ratios(self, name: str) -> list[float]:
+        """Of each round, the sample over that of its baseline."""
+        return [
+            value / least for value, least in zip(self.samples(name), self.samples(f"baseline of {name}"), strict=True)
+        ]
+
     def names(self) -> Iterable[str]:
         """The names, in the order of their first samples."""
         return self._samples.keys()
