@@ -9,20 +9,23 @@ that is said not to have happened has not; the note is not older than the acknow
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stratalog.hot import Home, HotLog
+from stratalog.hot.residue import search_files
 from stratalog.schemas.chain import START, ChainCheck, Link
 from stratalog.schemas.codec import decode_event
 from stratalog.schemas.envelope import Envelope
 from stratalog.schemas.errors import HomeMissing, StratalogError
 
-from .content import differs, number_of
+from .content import differs, number_of, text_of
 from .ledger import Acknowledged, Entries, read_ledger
 from .sabotage import apply
 
+NEEDLE_BYTES = 20
 MAYBE = ("in_doubt",)
 """Error codes after which an event may be there all the same."""
 
@@ -66,13 +69,35 @@ def check(home: str, ledger: str, sabotage: str = "") -> dict[str, Any]:
             verdict.problems.append(f"there are {len(logs)} logs")
         if logs:
             with HotLog.open(home, log_id=uuid.UUID(logs[0][0].name), serve=False, create=False) as log:
+                verdict.problems += _residue(Path(home), entries, entries.erased)
                 Check(log, entries, verdict).run()
+                if entries.erasing:
+                    verdict.problems += _finish_erasing(log, Path(home), entries)
         elif entries.acknowledged:
             verdict.problems.append("there is no log, but events were acknowledged")
     except StratalogError as error:
         if entries.acknowledged or not isinstance(error, HomeMissing):
             verdict.refused = f"{type(error).__name__}: {error.message}"
     return asdict(verdict)
+
+
+def _finish_erasing(log: HotLog, home: Path, entries: Entries) -> list[str]:
+    """Whatever had happened: erasing again finishes, and takes nothing else away."""
+    log.erase_blocking(list(entries.erasing))
+    again = Verdict()
+    Check(log, entries, again).run()
+    return [*again.found, *again.problems, *_residue(home, entries, entries.erasing)]
+
+
+def _residue(home: Path, entries: Entries, trajectories: Iterable[uuid.UUID]) -> list[str]:
+    """Bytes of erased trajectories that the files still have."""
+    erased = set(trajectories)
+    if not erased:
+        return []
+    needles = [entries.erasing[trajectory_id] for trajectory_id in erased]
+    texts = (text_of(event.number) for event in entries.acknowledged if event.trajectory_id in erased)
+    needles += [text[:NEEDLE_BYTES].encode() for text in texts if len(text) >= NEEDLE_BYTES]
+    return [f"{found.path} still has {needles[found.needle_index]!r}" for found in search_files(home / "hot", needles)]
 
 
 def _acknowledged_twice(acknowledged: list[Acknowledged]) -> list[str]:
@@ -146,6 +171,11 @@ class Check:
     def _compare(self, envelope: Envelope) -> None:
         """An event with what was acknowledged at its place, and with what was written under its number."""
         lsn, event = envelope.lsn, decode_event(envelope)
+        if envelope.erased:
+            self._compare_erased(envelope)
+            return
+        if envelope.header.trajectory_id in self._entries.erased:
+            self._problem(f"LSN {lsn}: an event of an erased trajectory has its body")
         number = number_of(event)
         if number is None or number not in self._entries.begun:
             self._problem(f"LSN {lsn}: an event that nobody has written")
@@ -159,6 +189,13 @@ class Check:
         self._verdict.in_doubt_there += code is not None
         if differs(self._log, lsn, event, number):
             self._problem(f"LSN {lsn}: event {number} has another content")
+
+    def _compare_erased(self, envelope: Envelope) -> None:
+        acknowledged = self._acknowledged.get(envelope.lsn)
+        if envelope.header.trajectory_id not in self._entries.erasing:
+            self._problem(f"LSN {envelope.lsn}: an event is erased that nobody wanted to be")
+        elif acknowledged is not None and acknowledged.hash != envelope.hash:
+            self._problem(f"LSN {envelope.lsn}: the erased event is not the one that was acknowledged")
 
     def _compare_heads(self) -> None:
         for trajectory_id, chain in self._chains.items():

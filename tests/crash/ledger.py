@@ -8,6 +8,7 @@ One line for each step, written by one call, so a kill leaves whole lines. A lin
     f number code              appending it raised the error with this code
     r lsn                      events up to here count as replicated, and may be pruned from here on
     n number                   the note `cursor` says number, and that was acknowledged
+    e trajectory secret        this trajectory is about to be erased; g trajectory: it was
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class Entries:
     replicated_lsn: int = 0
     noted: int = -1
     phase: str = ""
+    erasing: dict[uuid.UUID, bytes] = field(default_factory=dict)
+    """Trajectories that may be erased, with what was their secret."""
+    erased: set[uuid.UUID] = field(default_factory=set)
 
     @property
     def last_lsn(self) -> int:
@@ -86,6 +90,14 @@ class Ledger:
         """Say that the note is durable."""
         self._write(f"n {number}")
 
+    def erases(self, trajectory_id: uuid.UUID, secret: bytes) -> None:
+        """Say that a trajectory is about to be erased."""
+        self._write(f"e {trajectory_id} {secret.hex()}")
+
+    def erased(self, trajectory_id: uuid.UUID) -> None:
+        """Say that a trajectory was erased."""
+        self._write(f"g {trajectory_id}")
+
     def _write(self, line: str) -> None:
         os.write(self._descriptor, line.encode() + b"\n")
 
@@ -109,6 +121,10 @@ def read_ledger(path: Path) -> Entries:
             entries.replicated_lsn = max(entries.replicated_lsn, int(fields[0]))
         elif letter == "n":
             entries.noted = max(entries.noted, int(fields[0]))
+        elif letter == "e":
+            entries.erasing[uuid.UUID(fields[0])] = bytes.fromhex(fields[1])
+        elif letter == "g":
+            entries.erased.add(uuid.UUID(fields[0]))
         else:
             entries.phase = letter
     return entries

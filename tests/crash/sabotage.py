@@ -13,7 +13,7 @@ from typing import Any
 
 from rocksdict import DBRecoveryMode, WriteBatch
 
-from stratalog.hot import committer, engine, marks, opening, rocks
+from stratalog.hot import committer, engine, erasure, marks, opening, rocks
 from stratalog.schemas.errors import DiskBudgetExceeded
 from stratalog.schemas.protocols import Put
 
@@ -118,6 +118,36 @@ def no_wal_check() -> None:
     rocks.RocksStore.__init__ = init  # type: ignore[method-assign]
 
 
+def content_before_event() -> None:
+    """Remove the content of an event that is erased before the commit that erases it."""
+    really = erasure.Erasure._erase_batch
+
+    def erase_batch(self: Any, lsns: Sequence[int], work: Any, pause: Any) -> None:
+        for lsn in lsns:
+            work.bulk |= bool(self._contents.erase(lsn))
+            self._store.commit([])
+            time.sleep(0.01)
+        really(self, lsns, work, pause)
+
+    erasure.Erasure._erase_batch = erase_batch  # type: ignore[method-assign]
+
+
+def done_before_purge() -> None:
+    """Say that the bytes are gone before they are."""
+    really = rocks.RocksStore.purge
+
+    def erase(self: Any, ids: Sequence[Any], pause: Any = lambda: None) -> Any:
+        store, purge = self._store, []
+        store.purge = lambda *arguments: purge.append(arguments)
+        done = first(self, ids, pause)
+        for arguments in purge:
+            really(store, *arguments)
+        return done
+
+    first = erasure.Erasure.erase
+    erasure.Erasure.erase = erase  # type: ignore[method-assign]
+
+
 SABOTAGES: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
@@ -130,5 +160,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         doubt_as_refusal,
         no_marks,
         no_wal_check,
+        content_before_event,
+        done_before_purge,
     )
 }

@@ -32,6 +32,8 @@ def test_nothing_is_lost_wherever_it_dies(shimmed_forks: Forks, disk: LoopDisk, 
         ("groups", "power", "sync_first"),
         ("prune", "torn", "prune_before_commit"),
         ("reopen", "torn", "marks_in_place"),
+        ("erase", "torn", "content_before_event"),
+        ("erase", "torn", "done_before_purge"),
     ],
 )
 def test_the_points_find_a_log_without_its_guard(

@@ -1,4 +1,4 @@
-"""Three short pieces of work in which every file operation is a point to crash at."""
+"""Short pieces of work in which every file operation is a point to crash at."""
 
 from __future__ import annotations
 
@@ -67,10 +67,17 @@ async def _reopen(writer: Writer) -> int:
     return 0
 
 
+async def _erase(writer: Writer) -> int:
+    """An erasure of the oldest trajectory while others append."""
+    await writer.session(events=range(6, 7), appenders=2, erases=True)
+    return 0
+
+
 Work = Callable[[Writer], Any]
 _WORKLOADS: dict[str, tuple[Work, Work]] = {
     "groups": (_nothing, _groups),
     "prune": (_groups, _prune),
     "reopen": (_killed_groups, _reopen),
+    "erase": (_killed_groups, _erase),
 }
 WORKLOADS = tuple(_WORKLOADS)

@@ -70,6 +70,7 @@ class Writer:
         appenders: int,
         *,
         prunes: bool = False,
+        erases: bool = False,
         before_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Open, append a number of events out of a range, prune, close. Stops at the first error, which it keeps."""
@@ -78,9 +79,10 @@ class Writer:
         try:
             async with HotLog.open(self.home, serve=False) as log:
                 self.ledger.phase(OPEN)
-                known = [head.trajectory_id for head in log.heads()]
+                known = [head.trajectory_id for head in log.heads() if head.secret]
                 shares = [count // appenders + (place < count % appenders) for place in range(appenders)]
-                await asyncio.gather(*(self._append(log, place, share, known) for place, share in enumerate(shares)))
+                work = [self._append(log, place, share, known[erases:]) for place, share in enumerate(shares)]
+                await asyncio.gather(*work, *([self._erase(log, known[0])] if erases else []))
                 if prunes and self.failure is None:
                     await self._prune(log)
                 before_close()
@@ -105,6 +107,17 @@ class Writer:
             except StratalogError as error:
                 self.ledger.fails(number, error.code)
                 self.failure = error
+
+    async def _erase(self, log: HotLog, trajectory_id: uuid.UUID) -> None:
+        """Erase a trajectory while others append."""
+        head = log.head(trajectory_id)
+        assert head is not None
+        self.ledger.erases(trajectory_id, head.secret)
+        try:
+            await log.erase([trajectory_id])
+            self.ledger.erased(trajectory_id)
+        except StratalogError as error:
+            self.failure = self.failure or error
 
     async def _start(self, log: HotLog, number: int) -> uuid.UUID:
         trajectory_id = await log.start(tenant="default", body=start_of(number))
