@@ -81,10 +81,22 @@ class Header(msgspec.Struct, frozen=True):
             names = data[_HEADER.size :]
             if version != HEADER_VERSION or reserved or len(names) != n_tenant + n_kind:
                 raise ValueError(f"header version {version}, reserved byte {reserved}, {len(names)} bytes of names")
-            tenant, kind = names[:n_tenant].decode("ascii"), names[n_tenant:].decode()
+            tenant, kind = _decoded_names(names, n_tenant)
         except (struct.error, ValueError) as error:
             raise Corrupt(f"not an event header: {error}") from error
-        return cls(tenant, uuid.UUID(bytes=tid), seq, epoch, created, kind, schema, previous, digest)
+        return cls(tenant, _uuid_of(tid), seq, epoch, created, kind, schema, previous, digest)
+
+
+@lru_cache(maxsize=NAMES_KEPT_MAX)
+def _decoded_names(names: bytes, tenant_length: int) -> tuple[str, str]:
+    """Tenant and kind from the end of a header; raises `ValueError`."""
+    return names[:tenant_length].decode("ascii"), names[tenant_length:].decode()
+
+
+@lru_cache(maxsize=NAMES_KEPT_MAX)
+def _uuid_of(sixteen: bytes) -> uuid.UUID:
+    """Few trajectories are read at a time, and making an id takes as long as hashing a header."""
+    return uuid.UUID(bytes=sixteen)
 
 
 def encode_header(
@@ -99,7 +111,7 @@ def encode_header(
     body_digest: bytes,
 ) -> bytes:
     """`Header.encode`, without the header: for each event that is appended."""
-    tenant_bytes, kind_bytes = tenant.encode("ascii"), kind.encode()
+    names, tenant_length, kind_length = _encoded_names(tenant, kind)
     return (
         _HEADER.pack(
             HEADER_VERSION,
@@ -111,11 +123,10 @@ def encode_header(
             created_at,
             previous_hash,
             body_digest,
-            len(tenant_bytes),
-            len(kind_bytes),
+            tenant_length,
+            kind_length,
         )
-        + tenant_bytes
-        + kind_bytes
+        + names
     )
 
 
@@ -240,15 +251,9 @@ def decode_record(lsn: int, value: bytes) -> Envelope:
         start += SECRET_BYTES
     if len(value) < start or (flags & FLAG_ERASED and len(value) > start):
         raise Corrupt(f"event at LSN {lsn} ends within its secret, or is erased and has a body")
-    return Envelope(
-        lsn=lsn,
-        previous_lsn=previous_lsn,
-        header=Header.decode(encoded),
-        body=value[start:],
-        hash=hash_header(encoded),
-        erased=bool(flags & FLAG_ERASED),
-        secret=secret,
-    )
+    header = Header.decode(encoded)
+    erased = flags & FLAG_ERASED != 0
+    return Envelope(lsn, previous_lsn, header, value[start:], hash_header(encoded), erased, secret)
 
 
 def check_body(envelope: Envelope, secret: bytes) -> None:
