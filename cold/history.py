@@ -143,9 +143,13 @@ def _follow(segment: _Segment, event: Stored, *, masked: bool) -> Envelope:
         digest,
     )
     segment.at = Link(sequence, hash_of(event, segment.at.hash, digest))
-    if masked:
-        return Envelope(0, 0, header, b"", segment.at.hash, True)
-    return Envelope(0, 0, header, event.body, segment.at.hash, event.erased, segment.secret)
+    envelope = Envelope(0, 0, header, event.body, segment.at.hash, event.erased, segment.secret)
+    return without_body(envelope) if masked else envelope
+
+
+def without_body(envelope: Envelope) -> Envelope:
+    """The same event as an erased one."""
+    return msgspec.structs.replace(envelope, body=b"", erased=True, secret=None)
 
 
 def _check_end(segment: _Segment | None) -> None:

@@ -56,6 +56,13 @@ class TrajectoryHead(msgspec.Struct, frozen=True):
         return msgspec.msgpack.decode(self.summary, type=Summary)
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """Up to which event retention has deleted a trajectory in the warm and in the cold tier; -1 is nothing."""
+
+    in_warm: int = -1
+    in_cold: int = -1
+
+
 class LogCursor(msgspec.Struct, frozen=True):
     """How far a log was replicated; `events` counts all that arrived from it."""
 
@@ -108,6 +115,12 @@ def head(conn: Connection, trajectory_id: uuid.UUID) -> TrajectoryHead:
     if row is None:
         raise NotFound(f"the warm tier has no trajectory {trajectory_id}", hint="list them: stratalog trajectory list")
     return _head(row)
+
+
+def dropped(conn: Connection, trajectory_id: uuid.UUID | None = None) -> dict[uuid.UUID, Dropped]:
+    """What retention has deleted, of all trajectories or of one."""
+    rows = stream(conn, statements("reading")["dropped"], {"trajectory_id": trajectory_id})
+    return {id_: Dropped(in_warm, in_cold) for id_, in_warm, in_cold in rows}
 
 
 def read_events(conn: Connection, trajectory_id: uuid.UUID, from_sequence: int = 0) -> Iterator[Envelope]:

@@ -115,15 +115,23 @@ def open_tiers(installation: Installation) -> Tiers:
 def _show_head(listed: Listed, output: Output) -> None:
     summary = listed.summary
     cost = f", {summary.cost_usd:,.4f} USD" if summary.cost_usd else ""
-    tiers = ", ".join(name for name in listed.tiers if name != listed.tier)
     output.line(f"{listed.trajectory_id}  {sanitise(listed.tenant)}  {summary.status}", style="bold")
     output.line(f"model    {sanitise(summary.model or 'unknown')}")
     output.line(f"size     {counted(summary.turn, 'turn')}, {counted(summary.events, 'event')}")
     output.line(f"tokens   {summary.input_tokens:,} in, {summary.output_tokens:,} out{cost}")
-    output.line(f"tiers    complete in {listed.tier}{f', also in {tiers}' if tiers else ''}")
+    output.line(f"tiers    {_where(listed)}")
     if summary.source is not None:
         output.line(f"source   {sanitise(_source(summary))}, run {sanitise(summary.source.run_id)}")
     output.line("")
+
+
+def _where(listed: Listed) -> str:
+    if not listed.tiers:
+        return "deleted in every tier"
+    others = ", ".join(name for name in listed.tiers if name != listed.tier)
+    if listed.tier not in listed.tiers:
+        return f"parts in {others}"
+    return f"complete in {listed.tier}{f', also in {others}' if others else ''}"
 
 
 def _show_events(events: Iterator[Event], output: Output, full: bool) -> None:
