@@ -181,6 +181,8 @@ class FsContentStore:
             self._table.close()
 
     def _remove(self, path: str) -> bool:
+        if self._table is not None:
+            self._table.unlock(self._storage, path)
         versions = self._storage.purge(path)
         if self._storage.entry(path) is not None:
             raise Unavailable(f"{self.url}/{path} was deleted and is still there", hint="run it again")

@@ -69,6 +69,8 @@ def rewrite(
     if made is not None and made.name == pack.name:
         return Rewritten(made, (), 0, tuple(problems))
     if shelf.table is not None:
+        if made is not None:
+            shelf.table.lock_like(storage, pack_path(tenant, pack.name), pack_path(tenant, made.name))
         shelf.table.replace(tenant, pack.name, made)
     remove(storage, shelf, tenant, pack.name)
     return Rewritten(made, tuple(gone), pack.size - (made.bytes if made else 0), tuple(problems))
@@ -77,6 +79,8 @@ def rewrite(
 def remove(storage: Storage, shelf: PackShelf, tenant: str, name: str) -> None:
     """Delete the file of a pack of which nothing is needed, make sure that it is gone, and forget it."""
     path = pack_path(tenant, name)
+    if shelf.table is not None:
+        shelf.table.unlock(storage, path)
     # Erasure must find no older version of a pack that it does not know any more.
     storage.purge(path)
     if storage.entry(path) is not None:

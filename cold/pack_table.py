@@ -18,8 +18,10 @@ from stratalog.schemas.errors import Locked, Unavailable
 from stratalog.schemas.statements import statements
 from stratalog.warm.database import Connection, answering
 
+from .object_lock import set_legal_hold
 from .pack_format import Piece
 from .pack_writer import Made
+from .storage import Storage
 
 LOCK_WAIT_S = 600
 """How long others may make or rewrite a pack before whoever waits gives up."""
@@ -160,6 +162,18 @@ class PackTable:
     def forget_files(self, there: Sequence[str]) -> None:
         """Forget all data files but those that are `there`."""
         self._change("forget_files", {"paths": list(there)})
+
+    def lock_like(self, storage: Storage, old: str, new: str) -> None:
+        """Where we have set a legal hold on the object `old`, set one on `new`, too, which replaces it."""
+        if self._rows("object_locked", {"path": old}):
+            self._change("note_lock", {"path": new})
+            set_legal_hold(storage, new, on=True)
+
+    def unlock(self, storage: Storage, path: str) -> None:
+        """Take away the legal hold that we have set on an object, if so: it is about to be deleted."""
+        if self._rows("object_locked", {"path": path}):
+            set_legal_hold(storage, path, on=False)
+            self._change("forget_lock", {"path": path})
 
     def _place(self, conn: Connection, statement: str, tenant: str, made: Made, **more: Any) -> int:
         name = bytes.fromhex(made.name)

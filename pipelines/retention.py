@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 import msgspec
 
+from stratalog.cold.held_objects import apply_locks
 from stratalog.cold.retention import apply_lower
 from stratalog.hot.home import Home
 from stratalog.schemas.settings import Settings
@@ -37,6 +38,8 @@ def apply_retention(context: dg.OpExecutionContext, stratalog: dg.ResourceParam[
     """Apply the policies; the metadata says what has gone and what was kept."""
     with stratalog.open() as tiers, failing(), tiers.connect() as conn:
         conn.rollback()
+        # What was consolidated since the last run.
+        locks = apply_locks(tiers)
         done = apply(conn)
         lower = apply_lower(tiers, done.as_of) if needed(conn) else None
     if done.version is None:
@@ -60,6 +63,7 @@ def apply_retention(context: dg.OpExecutionContext, stratalog: dg.ResourceParam[
         # Dagster takes what JSON knows.
         "kept": msgspec.json.decode(msgspec.json.encode(done.kept)),
         "outcomes": msgspec.json.decode(msgspec.json.encode(done.shares)),
+        "locks": msgspec.to_builtins(locks),
         "lower_tiers": msgspec.json.decode(msgspec.json.encode(lower)),
     }
     context.add_output_metadata(metadata)

@@ -33,6 +33,7 @@ COMMANDS = [
     "retention plan",
     "retention apply",
     "hold add",
+    "hold apply",
     "hold list",
     "hold release",
     "audit seal",

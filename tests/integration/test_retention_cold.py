@@ -265,8 +265,8 @@ STEPS: list[tuple[Any, str, bool]] = [
     (rewrite, "replace_files", True),
     (rewrite, "note", True),
     (rewrite, "settle", False),
-    (rewrite_settle, "_delete", False),
-    (rewrite_settle, "_delete", True),
+    (rewrite_settle, "delete_all", False),
+    (rewrite_settle, "delete_all", True),
     (rewrite, "settle", True),
     (deletion_lower, "mark_cold", False),
     (deletion_lower, "mark_cold", True),
@@ -360,7 +360,7 @@ def test_a_storage_that_does_not_answer_is_asked_again_by_the_next_call(
         raise Unavailable("the store does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rewrite_settle, "_delete", refused)
+        patched.setattr(rewrite_settle, "delete_all", refused)
         with pytest.raises(Unavailable):
             delete(cold_bench)
     sound(cold_home)

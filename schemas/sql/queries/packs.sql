@@ -103,3 +103,15 @@ DELETE FROM packed_files WHERE path <> ALL (%(paths)s::text[]);
 -- name: dropped
 -- By which policy a piece has gone although events refer to it, and when.
 SELECT policy, version, dropped_at FROM dropped_content WHERE tenant = %(tenant)s AND sha256 = %(sha256)s;
+
+-- name: object_locked
+-- Whether we have set a legal hold on an object of the content store; see object_locks.sql.
+SELECT 1 FROM object_locks WHERE place = 'content' AND path = %(path)s;
+
+-- name: note_lock
+-- An object of the content store is about to be locked.
+INSERT INTO object_locks (place, path) VALUES ('content', %(path)s) ON CONFLICT DO NOTHING;
+
+-- name: forget_lock
+-- An object of the content store was released.
+DELETE FROM object_locks WHERE place = 'content' AND path = %(path)s;

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import getpass
 import uuid
+from typing import TYPE_CHECKING
 
+import msgspec
 from cyclopts import App
 
-from stratalog.schemas.errors import Invalid
+from stratalog.cold.installation import Installation, require_cold
+from stratalog.schemas.errors import Corrupt, Invalid, Locked, Unavailable
 from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
-from .output import counted
+from .output import Output, counted
 from .sanitise import sanitise
 
-hold_app = App(name="hold", help="Legal holds: add, list, release.")
+if TYPE_CHECKING:
+    from stratalog.cold.held_objects import Locks
+
+hold_app = App(name="hold", help="Legal holds: add, list, release, and the locks of a bucket for them.")
 
 
 @hold_app.command
@@ -52,10 +58,12 @@ def add(
     from stratalog.warm import hold
 
     scope = hold.Scope(tenant, tuple(trajectory or ()), where)
-    with common.installation().connection() as conn:
+    installation = common.installation()
+    with installation.connection() as conn:
         placed = hold.place(conn, matter, scope, by=by or user(), reason=reason)
+        locks = _apply_locks(installation, common.output)
     if common.json:
-        common.output.document(placed)
+        common.output.document({**msgspec.to_builtins(placed), "locks": msgspec.to_builtins(locks)})
         return 0
     output = common.output
     output.line(
@@ -75,6 +83,7 @@ def add(
     ):
         if number:
             output.line(f"{counted(number, 'deletion')} {what}", style="yellow")
+    _show_locks(locks, output)
     return 0
 
 
@@ -137,12 +146,59 @@ def release(
     require("psycopg", "warm")
     from stratalog.warm.hold import release as release_holds
 
-    with common.installation().connection() as conn:
+    installation = common.installation()
+    with installation.connection() as conn:
         released = release_holds(conn, matter, by=by or user(), reason=reason, hold_id=hold)
+        locks = _apply_locks(installation, common.output)
     common.output.line(f"{counted(len(released), 'hold')} of matter {sanitise(matter)} released")
+    _show_locks(locks, common.output)
     if common.json:
-        common.output.document({"matter": matter, "released": released})
+        common.output.document({"matter": matter, "released": released, "locks": msgspec.to_builtins(locks)})
     return 0
+
+
+@hold_app.command
+def apply(*, common: Common = DEFAULT) -> int:
+    """Lock the objects that held trajectories need, where the bucket has Object Lock; release what no hold needs.
+
+    `hold add` and `hold release` do this, too; what is written later is locked by the next run.
+
+    Example: `stratalog hold apply`
+    """
+    require_cold()
+    from stratalog.cold.held_objects import apply_locks
+
+    with common.installation().tiers() as tiers:
+        locks = apply_locks(tiers)
+    if common.json:
+        common.output.document(locks)
+        return 0
+    if not locks.places:
+        common.output.line("no bucket with Object Lock is used, nothing to do")
+    _show_locks(locks, common.output)
+    return 0
+
+
+def _apply_locks(installation: Installation, output: Output) -> Locks | None:
+    """Bring the locks into line, where there may be any; the hold itself does not depend on them."""
+    settings = installation.settings.cold
+    if not any(url.startswith("s3://") for url in (settings.url, settings.cas_url)):
+        return None
+    require_cold()
+    from stratalog.cold.held_objects import apply_locks
+
+    try:
+        with installation.tiers() as tiers:
+            return apply_locks(tiers)
+    except (Locked, Unavailable, Corrupt) as error:
+        output.note(f"objects are not locked yet: {error.message}; later: stratalog hold apply")
+        return None
+
+
+def _show_locks(locks: Locks | None, output: Output) -> None:
+    if locks is not None and locks.places:
+        counts = f"{locks.released:,} released, {locks.kept:,} as before"
+        output.line(f"{counted(locks.locked, 'object')} locked in the store, {counts}")
 
 
 def user() -> str:
