@@ -34,7 +34,7 @@ PIN_S_MAX = 3600.0
 """The longest time for which a reader may pin, in seconds."""
 READER_CHARS_MAX = 200
 PAUSE_S = 0.2
-_PIN_HINT = "GRANT SELECT, INSERT, UPDATE, DELETE ON stratalog.snapshot_pins to it, or read without a pin: --no-pin"
+_PIN_HINT = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA stratalog to it, or read without a pin: --no-pin"
 _SQL = statements("pins")
 
 
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 def take(conn: Connection, reader: str, seconds: float = PIN_S_MAX) -> int:
     """Pin whatever is current from now on; returns the pin's id. It lasts until `release`, or as long as `conn` does.
 
-    `reader` says who, for people. Raises `Invalid` for more than `PIN_S_MAX`, and where the role may not write pins.
+    `reader` says who, for people. Raises `Invalid` for more than `PIN_S_MAX`, and where the role may not pin.
     """
     check_idle(conn)
     if not 0 < seconds <= PIN_S_MAX:
@@ -66,16 +66,14 @@ def take(conn: Connection, reader: str, seconds: float = PIN_S_MAX) -> int:
     name = reader.replace("\0", " ").strip()[:READER_CHARS_MAX] or "unnamed"
     try:
         with conn.transaction():
-            conn.execute(_SQL["delete_dead"])
-            row = conn.execute(_SQL["insert"], {"reader": name, "seconds": seconds}).fetchone()
-            assert row is not None
-            pin_id: int = row[0]
-            conn.execute(_SQL["lock"], {"pin_id": pin_id})
+            row = conn.execute(_SQL["take"], {"reader": name, "seconds": seconds}).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
         raise Invalid(f"this role may not pin a snapshot: {error.diag.message_primary}", hint=_PIN_HINT) from error
     except psycopg.Error as error:
         with answering():
             raise error
+    assert row is not None
+    pin_id: int = row[0]
     return pin_id
 
 

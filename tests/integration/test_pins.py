@@ -205,7 +205,38 @@ def read_only(connected: Connect, database: str) -> Iterator[str]:
         admin.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-def test_a_role_that_may_only_read_is_told_so(read_only: str) -> None:
+def test_a_role_that_may_only_read_pins_what_it_reads(connected: Connect, read_only: str) -> None:
+    job = connected()
+    with contextlib.closing(database.connect(read_only)) as conn:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():
+            conn.execute("DELETE FROM snapshot_pins")
+        pin_id = pins.take(conn, "analyst", 60)
+        pins.set_snapshot(conn, pin_id, 7)
+        (pin,) = pins.live(job)
+        assert (pin.pin_id, pin.snapshot_id, pin.reader) == (pin_id, 7, "analyst")
+        assert pins.wait_for(job, seconds_max=0) == (pin,)
+        pins.release(conn, pin_id)
+        assert pins.live(job) == [] and rows(job) == []
+        pins.take(conn, "again")
+    assert pins.live(job) == [], "with the session the pin is gone"
+
+
+def test_a_role_that_may_only_read_touches_no_pin_of_others(connected: Connect, read_only: str) -> None:
+    owner = connected()
+    pin_id = pins.take(owner, "ada", 60)
+    with contextlib.closing(database.connect(read_only)) as conn:
+        pins.set_snapshot(conn, pin_id, 7)
+        pins.release(conn, pin_id)
+        with conn.transaction():  # nor does it get more than an hour by asking the function itself
+            (mine,) = conn.execute("SELECT pin_snapshot('greedy', 1e12)").fetchone() or ()
+        live = {pin.pin_id: pin for pin in pins.live(owner)}
+        assert live[pin_id].snapshot_id is None
+        assert live[mine].pinned_until - live[mine].pinned_at <= dt.timedelta(hours=1, seconds=1)
+
+
+def test_a_role_that_may_not_pin_is_told_so(connected: Connect, read_only: str) -> None:
+    with contextlib.closing(connected()) as admin, admin.transaction():
+        admin.execute("REVOKE EXECUTE ON FUNCTION pin_snapshot FROM PUBLIC")
     with contextlib.closing(database.connect(read_only)) as conn:
         with pytest.raises(Invalid, match="may not pin") as caught:
             pins.take(conn, "analyst")
