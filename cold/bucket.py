@@ -16,15 +16,15 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from stratalog.schemas.errors import Invalid, Unavailable
+from stratalog.schemas.errors import Conflict, Invalid, Unavailable
 from stratalog.schemas.extras import require
 
-from .filesystem import open_range_reader
+from .filesystem import RangeReader, open_range_reader
 from .patience import SECONDS_MAX, patiently
 from .scratch import Scratch, clean_scratch
-from .storage import PARTIAL_AGE_S_MIN, STORE_HINT, Entry, check_length, check_path, translated
+from .storage import PARTIAL_AGE_S_MIN, STORE_HINT, Entry, Version, check_length, check_path, translated
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _TRUE = {"1", "true", "yes", "on"}
@@ -85,6 +85,12 @@ def open_filesystem(scheme: str, options: Mapping[str, str], *, once: bool = Fal
     return opened
 
 
+REFUSED_HINT = (
+    "a legal hold or a retention period is on it, or these credentials may not: look at stratalog hold list, "
+    "then run stratalog hold apply"
+)
+
+
 class Bucket:
     """Objects below `<scheme>://<root>`."""
 
@@ -105,24 +111,20 @@ class Bucket:
         self._check(path, len(content))
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Write an object on the condition that there is none of its name; returns whether it was written.
+        """Write an object on the condition that there is none of its name; whether what is there is this content.
 
-        Where the answer to a first attempt was lost, what is there may be ours: then it has this very content.
+        Where the answer to a first attempt was lost, what is there is ours, and refused to the second one.
         """
         key = self._key(path)
-        attempts = 0
 
         def put() -> bool:
-            nonlocal attempts
-            attempts += 1
             try:
                 self.filesystem.pipe_file(key, content, mode="create")
-                return True
             except OSError:
                 # How a store says that the object exists differs from store to store; that it exists decides.
                 if not self.filesystem.exists(key):
                     raise
-                return attempts > 1 and bytes(self.filesystem.cat_file(key)) == content
+            return bytes(self.filesystem.cat_file(key)) == content
 
         return patiently("write", self.url_of(path), put)
 
@@ -200,10 +202,36 @@ class Bucket:
         def remove() -> int:
             found = [version["VersionId"] for version in self._versions(bucket, name) if version["Key"] == name]
             for version_id in found:
-                self.filesystem.call_s3("delete_object", Bucket=bucket, Key=name, VersionId=version_id)
+                try:
+                    self.filesystem.call_s3("delete_object", Bucket=bucket, Key=name, VersionId=version_id)
+                except PermissionError as error:
+                    what = f"the store refuses to delete {self.url_of(path)}: {error}"
+                    raise Conflict(what, hint=REFUSED_HINT) from error
             return len(found)
 
         return patiently("delete", self.url_of(path), remove)
+
+    def kept_versions(self, folder: str) -> Iterator[Version]:
+        """Old versions of objects that were deleted; nothing where the store is not S3, or keeps none."""
+        if self._scheme != "s3":
+            return
+        bucket, _, prefix = f"{self._prefix(folder)}/".partition("/")
+        found = patiently("list", self.url_of(folder), lambda: list(self._versions(bucket, prefix)))
+        there = {version["Key"] for version in found if version["IsLatest"] and "Size" in version}
+        for version in found:
+            if version["Key"] not in there and "Size" in version:
+                path = f"{bucket}/{version['Key']}".removeprefix(self._root).lstrip("/")
+                with contextlib.suppress(Invalid):
+                    yield Version(check_path(path), version["VersionId"], int(version["Size"]))
+
+    def open_version(self, version: Version) -> BinaryIO:
+        """A reader that asks for ranges of this version."""
+        at = _AtVersion(self.filesystem, version.version_id)
+        return cast(BinaryIO, RangeReader(at, self._key(version.path), version.size))
+
+    def abort_uploads(self, folder: str) -> int:
+        """Abort all uploads below `folder`, however new they are."""
+        return self._abort_uploads(f"{self._prefix(folder)}/", dt.datetime.now(dt.UTC)) if self._scheme == "s3" else 0
 
     def _versions(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
         """All versions and delete markers of the keys that begin with `prefix`."""
@@ -242,7 +270,11 @@ class Bucket:
 
     def clean_partial(self) -> int:
         """Remove scratch folders of dead processes here, and abort uploads that have not completed for a day."""
-        return clean_scratch(_scratch_parent()) + (self._abort_uploads() if self._scheme == "s3" else 0)
+        cleaned = clean_scratch(_scratch_parent())
+        if self._scheme == "s3":
+            before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=PARTIAL_AGE_S_MIN)
+            cleaned += self._abort_uploads(f"{self._root}/", before)
+        return cleaned
 
     def close(self) -> None:
         """Remove the scratch folder."""
@@ -265,14 +297,11 @@ class Bucket:
             there = "nothing" if entry is None else f"{entry.size} bytes"
             raise Unavailable(f"{self.url_of(path)}: wrote {size} bytes, found {there}", hint=STORE_HINT)
 
-    def _abort_uploads(self) -> int:
-        bucket, _, prefix = self._root.partition("/")
-        before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=PARTIAL_AGE_S_MIN)
+    def _abort_uploads(self, place: str, before: dt.datetime) -> int:
+        bucket, _, prefix = place.partition("/")
         aborted = 0
         with translated("clean", self.url):
-            found = self.filesystem.call_s3(
-                "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else ""
-            )
+            found = self.filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
             for upload in found.get("Uploads", ()):
                 if upload["Initiated"] < before:
                     self.filesystem.call_s3(
@@ -280,6 +309,18 @@ class Bucket:
                     )
                     aborted += 1
         return aborted
+
+
+class _AtVersion:
+    """The part of a file system that a `RangeReader` needs, for one version of an object."""
+
+    def __init__(self, filesystem: Any, version_id: str) -> None:
+        self._filesystem = filesystem
+        self._version_id = version_id
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`."""
+        return bytes(self._filesystem.cat_file(path, version_id=self._version_id, start=start, end=end))
 
 
 def _entry(path: str, found: Mapping[str, Any]) -> Entry:

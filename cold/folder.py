@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stratalog.schemas.errors import Invalid
+from stratalog.schemas.errors import Invalid, NotFound
 
 from .scratch import Scratch, clean_scratch
-from .storage import Entry, check_length, check_path, translated
+from .storage import Entry, Version, check_length, check_path, translated
 
 
 class Folder:
@@ -51,7 +51,7 @@ class Folder:
                 raise
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file on the condition that there is none of its name; returns whether it was written."""
+        """Write a file on the condition that there is none of its name; whether what is there then is this content."""
         target = self._inside(path)
         with translated("write", str(target)):
             self._ensure(target.parent)
@@ -64,8 +64,7 @@ class Folder:
                 # A link, unlike a rename, replaces nothing.
                 with contextlib.suppress(FileExistsError):
                     target.hardlink_to(source)
-                    return True
-                return False
+                return target.read_bytes() == content
             finally:
                 _sync_folder(target.parent)
                 source.unlink(missing_ok=True)
@@ -167,6 +166,18 @@ class Folder:
         there = self.entry(path) is not None
         self.delete(path)
         return int(there)
+
+    def kept_versions(self, folder: str) -> Iterator[Version]:
+        """Nothing: what is deleted in a folder is gone."""
+        return iter(())
+
+    def open_version(self, version: Version) -> BinaryIO:
+        """Never there."""
+        raise NotFound(f"{version.path} has no old versions")
+
+    def abort_uploads(self, folder: str) -> int:
+        """Nothing: what is being written lies in a scratch folder."""
+        return 0
 
     def files(self, folder: str) -> Iterator[Entry]:
         """Every file below `folder`, sorted within each folder; links are not followed."""

@@ -48,6 +48,14 @@ class Entry(msgspec.Struct, frozen=True):
     """What the store calls this version of the object; empty for local files."""
 
 
+class Version(msgspec.Struct, frozen=True):
+    """An old version that a store keeps of a file that is not there any more."""
+
+    path: str
+    version_id: str
+    size: int
+
+
 class Storage(Protocol):
     """Files below one URL. A file appears whole and durable or not at all; replacing one is atomic.
 
@@ -64,7 +72,7 @@ class Storage(Protocol):
         """Write a file; durable when it returns."""
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file on the condition that there is none of its name; returns whether it was written."""
+        """Write a file on the condition that there is none of its name; whether what is there then is this content."""
 
     def keeps(self, path: str, content: bytes) -> bool:
         """Whether the file is there with this very content; makes sure then that it is durable."""
@@ -92,6 +100,15 @@ class Storage(Protocol):
 
     def purge(self, path: str) -> int:
         """Remove the file with all that the store keeps of it (old versions); returns how many versions there were."""
+
+    def kept_versions(self, folder: str) -> Iterator[Version]:
+        """What the store keeps below `folder` of files that were deleted."""
+
+    def open_version(self, version: Version) -> BinaryIO:
+        """A seekable reader of an old version; raises `NotFound`."""
+
+    def abort_uploads(self, folder: str) -> int:
+        """Remove the parts of all uploads below `folder` that have not completed; returns how many uploads."""
 
     def files(self, folder: str) -> Iterator[Entry]:
         """Every file below `folder`, at any depth, sorted; unfinished ones are left out."""
