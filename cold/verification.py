@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,9 @@ import msgspec
 from stratalog.hot.check import HotReport, Replicated, Span, verify_log
 from stratalog.hot.source import LogSource, open_reader, open_source
 from stratalog.schemas.chain import START, Link
-from stratalog.schemas.errors import Retryable, StratalogError
+from stratalog.schemas.errors import Corrupt, Invalid, NotFound, Retryable, StratalogError
 from stratalog.schemas.statements import statements
-from stratalog.warm import queries
+from stratalog.warm import database, queries
 from stratalog.warm.check import (
     Part,
     WarmCheck,
@@ -33,14 +33,19 @@ from stratalog.warm.ingest import read_cursor
 from stratalog.warm.quarantine import open_lsns
 from stratalog.warm.streaming import stream
 
+from .catalog import Catalog
 from .check import ColdVerified, Looked, look_at, verify_cold
 from .installation import Installation
 from .pack_check import check_packs
+from .pins import release, take
 from .sample import EVERYTHING, Sample
 from .workers import Worker, Workers, default_count
 
 ATTEMPTS_MAX = 5
-"""How often the verification of a log begins before it gives up because others want that log."""
+"""How often the verification of a log begins before it gives up because others want that log; and that of the cold
+tier, because its files are replaced meanwhile."""
+READER = "stratalog verify"
+"""How it is called in the list of pins."""
 PAUSE_S = 0.2
 PARTS_PER_WORKER = 4
 """The parts are never equal; several for each worker even that out."""
@@ -80,16 +85,20 @@ def verify_all(installation: Installation, *, sample: Sample = EVERYTHING, worke
         )
         spans = {id_: span for id_, span in found.hot.spans.items() if id_ not in found.hot.refused}
         found.disagreements = _hot_against_warm(conn, spans, found.heads)
+        look = partial(pool.map, partial(_look, gone=gone))
         ends: dict[uuid.UUID, Link] = {}
 
         def note(trajectory_id: uuid.UUID, sequence_number: int, digest: bytes) -> None:
             ends[trajectory_id] = Link(sequence_number, digest)
 
-        look = partial(pool.map, partial(_look, gone=gone))
-        cold = verify_cold(lake, catalog, store, note, cold_starts(conn), sample=sample, look=look)
+        def verify() -> ColdVerified:
+            ends.clear()
+            return verify_cold(lake, catalog, store, note, cold_starts(conn), sample=sample, look=look)
+
+        found.cold = _while_it_stays(dsn, catalog, verify)
         # Again: what has left the table meanwhile was started before.
-        missing = _cold_against_warm(conn, ends, cold.damaged, cold_starts(conn), everything=sample.is_all)
-        found.cold = msgspec.structs.replace(cold, problems=(*cold.problems, *missing))
+        missing = _cold_against_warm(conn, ends, found.cold.damaged, cold_starts(conn), everything=sample.is_all)
+        found.cold = msgspec.structs.replace(found.cold, problems=(*found.cold.problems, *missing))
     return found.report()
 
 
@@ -146,6 +155,29 @@ def _dropped_content(conn: Connection) -> frozenset[tuple[str, str]]:
     """Tenant and SHA-256 of the content that a policy has deleted although events refer to it."""
     rows = stream(conn, statements("deletions_lower")["dropped"], {})
     return frozenset((row[0], bytes(row[1]).hex()) for row in rows)
+
+
+def _while_it_stays(dsn: str, catalog: Catalog, verify: Callable[[], ColdVerified]) -> ColdVerified:
+    """What `verify` finds of one state of the table: its files are pinned; where an erasure, which waits for nobody, has
+    replaced some of them, it is verified again.
+    """
+    with contextlib.ExitStack() as stack:
+        pinning = stack.enter_context(contextlib.closing(database.connect(dsn)))
+        with contextlib.suppress(Invalid):  # a role that may not pin
+            stack.callback(release, pinning, take(pinning, READER))
+        for _ in range(ATTEMPTS_MAX):
+            before = _files_in(catalog)
+            found = verify()
+            if not found.problems or _files_in(catalog) == before:
+                break
+    return found
+
+
+def _files_in(catalog: Catalog) -> list[str] | None:
+    try:
+        return catalog.snapshot_files()
+    except (NotFound, Corrupt):
+        return None  # which `verify` has found, too
 
 
 def _verify_warm(conn: Connection, pool: Workers, found: _Verified) -> None:

@@ -126,3 +126,30 @@ def _die(worker: workers.Worker, code: int) -> None:
     import os
 
     os._exit(code)
+
+
+def test_files_that_are_replaced_meanwhile_are_no_damage(
+    full: ColdBench, cold_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, hidden = verification._look, files_of(full)[0]
+    content, calls = hidden.read_bytes(), []
+    named = full.catalog.snapshot_files()
+
+    def replaced(worker: workers.Worker, group: tuple[str, ...], gone: Any) -> Any:
+        if not calls:  # as an erasure does it, which waits for nobody
+            hidden.unlink()
+        calls.append(group)
+        found = look(worker, group, gone)
+        hidden.write_bytes(content)
+        return found
+
+    def files(catalog: object) -> list[str]:
+        return [*named, f"state {bool(calls)}"] if moving else named
+
+    monkeypatch.setattr(verification, "_look", replaced)
+    monkeypatch.setattr(verification, "_files_in", files)
+    moving = False
+    assert not verified(cold_home, 1)["ok"]  # the control: the same table, a file is gone
+    calls.clear()
+    moving = True
+    assert verified(cold_home, 1)["ok"]
