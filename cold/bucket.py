@@ -65,8 +65,8 @@ def filesystem_arguments(scheme: str, options: Mapping[str, str]) -> dict[str, A
     return {**(s3_arguments(options) if scheme == "s3" else options), "use_listings_cache": False}
 
 
-def open_filesystem(scheme: str, options: Mapping[str, str], *, once: bool = False) -> Any:
-    """The fsspec file system of an object store; `once` keeps it from trying anything again by itself.
+def open_filesystem(scheme: str, options: Mapping[str, str]) -> Any:
+    """The fsspec file system of an object store, which tries nothing again by itself: `patience.py` does.
 
     Raises `MissingExtra` without s3fs, `Invalid` for bad options.
     """
@@ -74,13 +74,12 @@ def open_filesystem(scheme: str, options: Mapping[str, str], *, once: bool = Fal
     arguments = filesystem_arguments(scheme, options)
     if scheme == "s3":
         require("s3fs", "s3")
-        if once:
-            arguments["config_kwargs"] = {**arguments["config_kwargs"], "retries": {"max_attempts": 0}}
+        arguments["config_kwargs"] = {**arguments["config_kwargs"], "retries": {"max_attempts": 0}}
     try:
         opened = fsspec.filesystem(scheme, skip_instance_cache=True, **arguments)
     except ImportError as error:
         raise Invalid(f"{scheme}:// needs a package: {error}", hint="install the package it names") from error
-    if scheme == "s3" and once:
+    if scheme == "s3":
         opened.retries = 1
     return opened
 
@@ -100,7 +99,7 @@ class Bucket:
         self._root = root.strip("/")
         self.url = f"{scheme}://{self._root}"
         self.arguments = filesystem_arguments(scheme, options)
-        self.filesystem = open_filesystem(scheme, options, once=True)
+        self.filesystem = open_filesystem(scheme, options)
         self._scheme = scheme
         self._scratch: Scratch | None = None
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from fsspec.spec import AbstractFileSystem
 
-from .storage import translated
+from .patience import patiently
 
 
 class RangeReader(io.RawIOBase):
@@ -45,10 +45,14 @@ class RangeReader(io.RawIOBase):
         end = self.size if size is None or size < 0 else min(self.size, start + size)
         if start >= end:
             return b""
-        with translated("read", self._path):
+
+        def fetch() -> bytes:
             content = bytes(self._filesystem.cat_file(self._path, start=start, end=end))
             if len(content) != end - start:
                 raise OSError(f"asked for {end - start} bytes, got {len(content)}")
+            return content
+
+        content = patiently("read", self._path, fetch)
         self._position.value = end
         return content
 
@@ -74,8 +78,8 @@ class RangeReader(io.RawIOBase):
 
 def open_range_reader(filesystem: Any, path: str) -> BinaryIO:
     """A reader of the object at `path`; raises `NotFound`."""
-    with translated("read", path):
-        return cast(BinaryIO, RangeReader(filesystem, path, int(filesystem.info(path)["size"])))
+    size = patiently("read", path, lambda: int(filesystem.info(path)["size"]))
+    return cast(BinaryIO, RangeReader(filesystem, path, size))
 
 
 class StatelessFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -103,21 +107,18 @@ class StatelessFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec ha
         """What the store knows about an object."""
         key = self._key(path)
         if key not in self._known:
-            with translated("read", path):
-                self._known[key] = self._inner.info(key)
+            self._known[key] = patiently("read", path, lambda: self._inner.info(key))
         return self._known[key]
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         """What lies below a path."""
-        with translated("list", path):
-            return cast(list[Any], self._inner.ls(path, detail=detail, **options))
+        return cast(list[Any], patiently("list", path, lambda: self._inner.ls(path, detail=detail, **options)))
 
     def glob(self, path: str, **options: Any) -> Any:
         """The objects that match a pattern; a name without one is taken as it is."""
         if not has_magic(path):
             return [self._key(path)]
-        with translated("list", path):
-            return self._inner.glob(path, **options)
+        return patiently("list", path, lambda: self._inner.glob(path, **options))
 
     def modified(self, path: str) -> Any:
         """When an object was written."""

@@ -114,8 +114,6 @@ def renew(conn: Connection) -> None:
 
 def read_owner(storage: Storage) -> Owner | None:
     """The mark of a storage, or `None`; raises `Corrupt` for one that cannot be read."""
-    if storage.entry(NAME) is None:
-        return None
     try:
         return msgspec.json.decode(storage.read(NAME), type=Owner)
     except NotFound:

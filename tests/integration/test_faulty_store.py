@@ -62,6 +62,7 @@ def calls(store: FsContentStore, tmp_path: Path) -> dict[str, Callable[[], Any]]
         "put new": lambda: storage.put_new("acme/new", b"new"),
         "get": lambda: store.get("acme", REF.sha256),
         "range": lambda: storage.read_range(path, 3, 9),
+        "open": lambda: storage.open(path).read(7),
         "has": lambda: store.has("acme", REF.sha256),
         "list": lambda: list(store.digests("acme")),
         "folders": lambda: list(store.tenants()),
@@ -71,7 +72,7 @@ def calls(store: FsContentStore, tmp_path: Path) -> dict[str, Callable[[], Any]]
     }
 
 
-CALLS = ["put", "put new", "get", "range", "has", "list", "folders", "move", "delete", "purge"]
+CALLS = ["put", "put new", "get", "range", "open", "has", "list", "folders", "move", "delete", "purge"]
 
 
 @pytest.mark.parametrize("call", CALLS)
