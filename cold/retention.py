@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from stratalog.schemas.arrow import INDEX
-from stratalog.schemas.errors import Conflict
+from stratalog.schemas.errors import Conflict, Corrupt
 from stratalog.warm import deletion_lower as lower
 from stratalog.warm.database import Connection
 from stratalog.warm.deletion import Judged, Share, Tally
@@ -30,6 +30,7 @@ from stratalog.warm.deletion_lower import Open
 from .columns import Row
 from .installation import Tiers
 from .lake import EVENTS_FOLDER
+from .readback import read_rows
 from .retention_content import BulkyDeletions, delete_content
 from .rewrite import Rewriting, Rewritten
 from .rewrite_files import files_holding
@@ -38,6 +39,7 @@ from .rewrite_settle import settle_open
 WAIT_S = 60.0
 """How long readers of older snapshots are waited for."""
 NOT_FOUND = "its events are not as they should be in the cold tier, see: stratalog verify"
+DAMAGED = "a file of its day in the cold tier cannot be read, see: stratalog verify"
 
 _ID = INDEX["trajectory_id"]
 
@@ -88,8 +90,8 @@ def apply_lower(tiers: Tiers, now: dt.datetime, *, wait_s: float = WAIT_S) -> Lo
 def delete_from_cold(tiers: Tiers, now: dt.datetime, *, wait_s: float = WAIT_S) -> ColdDeletions:
     """Delete what is due at `now` and nothing keeps; first finishes what an earlier call has begun.
 
-    Raises `Locked` while a consolidation runs, `Corrupt` where a file cannot be read (nothing has changed then),
-    `Unavailable` where Postgres or the storage do not answer: the same call goes on from there.
+    What lies in files that cannot be read stays, with the reason; it keeps nothing else from going. Raises `Locked`
+    while a consolidation runs, `Unavailable` where Postgres or the storage do not answer: the same call goes on.
     """
     tally = Tally()
     with Rewriting(tiers) as work:
@@ -113,9 +115,7 @@ def _delete(work: Rewriting, batch: Sequence[Open], now: dt.datetime, wait_s: fl
     conn = work.connection
     urls, lost = _files_of(work.tiers, batch)
     if lost:
-        lower.refuse(conn, lost, NOT_FOUND)
-        for one in lost:
-            tally.add(one.tenant, one.policy, NOT_FOUND)
+        _refuse(conn, lost, tally)
         return None
     going = {one.trajectory_id.bytes for one in batch}
 
@@ -134,27 +134,63 @@ def _delete(work: Rewriting, batch: Sequence[Open], now: dt.datetime, wait_s: fl
         for judged in error.judged:
             tally.add(judged.tenant, judged.policy, str(judged.refusal))
         return None
+    except Corrupt:
+        bad = _unreadable(work.tiers, urls)
+        damaged = {one: DAMAGED for one in batch if any(_folder_of(work.tiers, one) in url for url in bad)}
+        if not damaged:
+            raise
+        _refuse(conn, damaged, tally)
+        return None
 
 
-def _files_of(tiers: Tiers, batch: Sequence[Open]) -> tuple[list[str], list[Open]]:
-    """The files that hold a batch, and those of the batch that have other events there than they should."""
+def _refuse(conn: Connection, reasons: Mapping[Open, str], tally: Tally) -> None:
+    for reason in sorted(set(reasons.values())):
+        batch = [one for one, why in reasons.items() if why == reason]
+        lower.refuse(conn, batch, reason)
+        for one in batch:
+            tally.add(one.tenant, one.policy, reason)
+
+
+def _files_of(tiers: Tiers, batch: Sequence[Open]) -> tuple[list[str], dict[Open, str]]:
+    """The files that hold a batch; and those of the batch of which the files say something else than they should."""
     table = [file.url for file in tiers.catalog.files()]
     by_folder: dict[str, list[Open]] = {}
     for one in batch:
-        by_folder.setdefault(f"{EVENTS_FOLDER}/tenant={one.tenant}/date={one.day}/", []).append(one)
+        by_folder.setdefault(_folder_of(tiers, one), []).append(one)
     urls: list[str] = []
-    lost: list[Open] = []
+    lost: dict[Open, str] = {}
     for folder, members in by_folder.items():
-        near = [url for url in table if url.startswith(f"{tiers.lake.url}/{folder}")]
-        found = files_holding(tiers.lake, near, [one.trajectory_id for one in members])
+        near = [url for url in table if url.startswith(folder)]
+        try:
+            found = files_holding(tiers.lake, near, [one.trajectory_id for one in members])
+            if sum(found.values()) != sum(one.events for one in members):
+                lost |= {one: NOT_FOUND for one in members if _events_in(tiers, list(found), one) != one.events}
+        except Corrupt:
+            lost |= dict.fromkeys(members, DAMAGED)
+            continue
         urls += found
-        if sum(found.values()) != sum(one.events for one in members):
-            lost += [
-                one
-                for one in members
-                if sum(files_holding(tiers.lake, list(found), [one.trajectory_id]).values()) != one.events
-            ]
-    return urls, list(batch) if not urls else lost
+    return urls, dict.fromkeys(batch, NOT_FOUND) if not urls and not lost else lost
+
+
+def _folder_of(tiers: Tiers, one: Open) -> str:
+    """The URL that all files begin with in which a trajectory may be."""
+    return f"{tiers.lake.url}/{EVENTS_FOLDER}/tenant={one.tenant}/date={one.day}/"
+
+
+def _events_in(tiers: Tiers, urls: Sequence[str], one: Open) -> int:
+    return sum(files_holding(tiers.lake, urls, [one.trajectory_id]).values())
+
+
+def _unreadable(tiers: Tiers, urls: Sequence[str]) -> list[str]:
+    """Those of some files that cannot be read to their end."""
+    bad = []
+    for url in urls:
+        try:
+            for _ in read_rows(tiers.lake, url):
+                pass
+        except Corrupt:
+            bad.append(url)
+    return bad
 
 
 def _finish(conn: Connection, tally: Tally) -> None:

@@ -351,6 +351,24 @@ def test_what_is_not_there_as_it_should_be_is_not_called_deleted(cold_bench: Col
     assert gone[0].trajectory_id in in_cold(cold_bench)
 
 
+@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "one byte"])
+def test_a_damaged_file_keeps_nothing_else_from_going(cold_bench: ColdBench, cut: bool) -> None:
+    gone, _ = fill(cold_bench)
+    hurt = cold_bench.task(40, turns=2, model="gone", day=3)
+    cold_bench.run()
+    run_apply(cold_bench, NOW)
+    (url,) = [url for url in cold_bench.catalog.snapshot_files() if "2025-01-04" in url]
+    path = Path(url.removeprefix("file://"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-100] if cut else content[:60] + bytes([content[60] ^ 1]) + content[61:])
+    done = delete(cold_bench)
+    assert done.trajectories == 4
+    assert (retention.DAMAGED, 1) in {(one.outcome, one.trajectories) for one in done.shares}
+    path.write_bytes(content)
+    assert not in_cold(cold_bench) & ids(gone) and hurt.trajectory_id in in_cold(cold_bench)
+    assert delete(cold_bench).trajectories == 1 and hurt.trajectory_id not in in_cold(cold_bench)
+
+
 def test_a_storage_that_does_not_answer_is_asked_again_by_the_next_call(
     cold_bench: ColdBench, cold_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
