@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator
 
 import msgspec
@@ -28,6 +29,7 @@ from stratalog.schemas.statements import statements
 from stratalog.warm import database
 from stratalog.warm.database import Connection, answering, check_idle
 
+from .erased_readers import noticing_erasure
 from .installation import Installation
 
 PIN_S_MAX = 3600.0
@@ -35,6 +37,7 @@ PIN_S_MAX = 3600.0
 READER_CHARS_MAX = 200
 PAUSE_S = 0.2
 _PIN_HINT = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA stratalog to it, or read without a pin: --no-pin"
+_MASK_HINT = "GRANT SELECT ON stratalog.erased_trajectories TO it"
 _SQL = statements("pins")
 
 
@@ -49,10 +52,14 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A state of the cold table: its id (`None` before the first commit) and the URLs of its files."""
+    """A state of the cold table: its id (`None` before the first commit) and the URLs of its files.
+
+    `masked` are trajectories that were erased by then and whose bytes these files may have: show nothing of them.
+    """
 
     snapshot_id: int | None
     files: list[str]
+    masked: frozenset[uuid.UUID] = frozenset()
 
 
 def take(conn: Connection, reader: str, seconds: float = PIN_S_MAX) -> int:
@@ -135,7 +142,8 @@ def wait_for(
 def pinned_snapshot(home: Home, reader: str, seconds: float = PIN_S_MAX) -> Iterator[Snapshot]:
     """The current snapshot of the home, pinned until the end of the block; with `seconds` 0 it is not pinned.
 
-    The embedded Postgres of a home runs as long as the pin. Raises what `take` and `Installation.postgres` raise.
+    The embedded Postgres of a home runs as long as the pin. Raises what `take` and `Installation.postgres` raise; what
+    the block raises because files were erased meanwhile becomes `SnapshotErased`.
     """
     installation = Installation(home)
     if not installation.has_postgres:
@@ -143,20 +151,40 @@ def pinned_snapshot(home: Home, reader: str, seconds: float = PIN_S_MAX) -> Iter
         return
     with installation.postgres() as dsn:
         if seconds == 0:
-            yield _current(installation, dsn)
+            with contextlib.closing(database.connect(dsn)) as conn:
+                snapshot = _current(installation, dsn, conn)
+            with noticing_erasure(home, snapshot.files):
+                yield snapshot
             return
         with contextlib.closing(database.connect(dsn)) as conn:
             pin_id = take(conn, reader, seconds)
-            snapshot = _current(installation, dsn)
+            snapshot = _current(installation, dsn, conn)
             set_snapshot(conn, pin_id, snapshot.snapshot_id)
-            yield snapshot
+            with noticing_erasure(home, snapshot.files):
+                yield snapshot
             with contextlib.suppress(Unavailable):  # the session is gone, and the pin with it
                 release(conn, pin_id)
 
 
-def _current(installation: Installation, dsn: str) -> Snapshot:
+def _current(installation: Installation, dsn: str, conn: Connection) -> Snapshot:
     with installation.lake() as lake, installation.catalog(dsn, lake) as catalog:
         table = catalog.table()
         named = None if table is None else table.current_snapshot()
         # What is committed between the two makes the name too old, and a job wait for nothing; never the other way.
-        return Snapshot(None if named is None else named.snapshot_id, catalog.snapshot_files())
+        files = catalog.snapshot_files()
+    # The ledger after the files: an erasure that is over by now has taken away what it is not in any more.
+    return Snapshot(None if named is None else named.snapshot_id, files, masked(conn))
+
+
+def masked(conn: Connection) -> frozenset[uuid.UUID]:
+    """The trajectories that were erased and whose bytes may still be in the cold tier."""
+    try:
+        with conn.transaction():
+            return frozenset(id_ for (id_,) in conn.execute(_SQL["masked"]))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Invalid(
+            f"this role may not see what was erased: {error.diag.message_primary}", hint=_MASK_HINT
+        ) from error
+    except psycopg.Error as error:
+        with answering():
+            raise error

@@ -15,7 +15,7 @@ import re
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from stratalog.hot.home import Home
 from stratalog.schemas.errors import Corrupt, Invalid, MissingExtra, NotFound, StratalogError, Unavailable
 
 from .bucket import open_filesystem
+from .erased_readers import noticing_erasure
 from .filesystem import StatelessFileSystem
 from .pins import PIN_S_MAX, pinned_snapshot
 from .storage import LOCAL_SCHEMES, STORE_HINT, split_url
@@ -37,6 +38,8 @@ ROWS_MAX = 100_000
 READER = "stratalog.cold.connect"
 """How a connection is called in the list of pins."""
 _FETCH_ROWS = 1_000
+_READING: weakref.WeakKeyDictionary[duckdb.DuckDBPyConnection, tuple[Home, Sequence[str]]] = weakref.WeakKeyDictionary()
+"""What the connections read that `connect` has made of a home."""
 _STORAGE_ERRORS = {kind.__name__: kind for kind in (Unavailable, NotFound, Invalid)}
 _FROM_STORAGE = re.compile(rf"^({'|'.join(_STORAGE_ERRORS)}): (.+)$", re.MULTILINE)
 _MISSING_MODULE = re.compile(r"Required module '(\w+)' failed to import")
@@ -50,24 +53,29 @@ def connect(
     home: Home | str | os.PathLike[str] | None = None,
     *,
     files: Sequence[str] | None = None,
+    masked: Collection[uuid.UUID] = (),
     storage_options: Mapping[str, str] | None = None,
     pin_s: float = PIN_S_MAX,
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the views over the current snapshot of `home`, or over `files` (URLs).
 
     Without `home` it is `STRATALOG_HOME`, or `./.stratalog`. The snapshot of a home is pinned (see `pins.py`) while the
-    connection object is there, for `pin_s` at most; 0 does without. `storage_options` are for `files` in an object
-    store. Raises `HomeMissing`, `Unavailable`, `MissingExtra`, and `Invalid` where the role may not pin.
+    connection object is there, for `pin_s` at most; 0 does without. What was erased before shows no content; of
+    `files`, the trajectories `masked` show none. `storage_options` are for `files` in an object store.
+
+    Raises `HomeMissing`, `Unavailable`, `MissingExtra`, and `Invalid` where the role may not pin, or read the ledger.
     """
     spill = Path(tempfile.gettempdir()) / f"stratalog-duckdb-{os.getuid()}-{os.getpid()}"
     config = {"temp_directory": str(spill)}
     if files is not None:
-        return open_views(files, storage_options or {}, config=config)
+        return open_views(files, storage_options or {}, config=config, masked=masked)
     if not isinstance(home, Home):
         home = Home.open(home or os.environ.get("STRATALOG_HOME") or ".stratalog")
     with contextlib.ExitStack() as pinned:
         snapshot = pinned.enter_context(pinned_snapshot(home, READER, pin_s))
-        connection = open_views(snapshot.files, home.settings.cold.storage_options, config=config)
+        options = home.settings.cold.storage_options
+        connection = open_views(snapshot.files, options, config=config, masked=snapshot.masked)
+        _READING[connection] = (home, snapshot.files)
         weakref.finalize(connection, _release, pinned.pop_all(), os.getpid())
     return connection
 
@@ -83,14 +91,18 @@ def open_views(
     *,
     config: Mapping[str, str],
     tenant: str | None = None,
+    masked: Collection[uuid.UUID] = (),
 ) -> duckdb.DuckDBPyConnection:
-    """A DuckDB connection with the views over `files`, of one tenant or of all; `config` goes to DuckDB."""
+    """A DuckDB connection with the views over `files`, of one tenant or of all; `config` goes to DuckDB.
+
+    The trajectories `masked` show no content.
+    """
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", **config})
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for scheme in _object_schemes(files):
             connection.register_filesystem(StatelessFileSystem(open_filesystem(scheme, storage_options)))
-        events, *others = view_statements(files)
+        events, *others = view_statements(files, masked)
         # The first view ends with its source, and all others read from it.
         for statement in (events if tenant is None else f"{events} WHERE tenant = {literal(tenant)}", *others):
             _execute(connection, statement)
@@ -100,12 +112,16 @@ def open_views(
     return connection
 
 
-def init_script(files: Sequence[str], storage_options: Mapping[str, str] | None = None) -> str:
+def init_script(
+    files: Sequence[str],
+    storage_options: Mapping[str, str] | None = None,
+    masked: Collection[uuid.UUID] = (),
+) -> str:
     """SQL that makes the views in any DuckDB shell; credentials are never written into it."""
     script = ["-- The views of stratalog over one snapshot.", "SET TimeZone = 'UTC';"]
     if "s3" in _object_schemes(files):
         script += _s3_secret(storage_options or {})
-    return "\n".join(script + [f"{statement};" for statement in view_statements(files)]) + "\n"
+    return "\n".join(script + [f"{statement};" for statement in view_statements(files, masked)]) + "\n"
 
 
 def run_sql(connection: duckdb.DuckDBPyConnection, text: str, *, rows_max: int = ROWS_MAX) -> list[dict[str, Any]]:
@@ -125,10 +141,15 @@ def rows(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[dict[str,
     """The rows of a query as JSON values, a thousand in memory at a time; raises `Invalid` for wrong SQL.
 
     Ids and times become text (ISO 8601), JSON columns their values, bytes hexadecimal, NaN and infinity null. Columns
-    of the same name get `_1`, `_2`, … at their end.
+    of the same name get `_1`, `_2`, … at their end. Raises `SnapshotErased` where files were erased since `connect`.
     """
     if not text.strip():
         raise Invalid("there is no SQL", hint=_VIEWS_HINT)
+    with noticing_erasure(*_READING.get(connection, (None, ()))):
+        yield from _rows(connection, text)
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[dict[str, Any]]:
     _execute(connection, text)
     names = _distinct([column[0] for column in connection.description or ()])
     parsed = [str(column[1]) == "JSON" for column in connection.description or ()]

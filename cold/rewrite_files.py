@@ -11,7 +11,7 @@ import bisect
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -88,21 +88,26 @@ def files_holding(lake: Lake, urls: Collection[str], trajectory_ids: Collection[
     found = {}
     for url in urls:
         with _parquet(lake, url) as file:
-            rows = sum(_rows_of(file, group, wanted) for group in range(file.num_row_groups))
+            rows = sum(len(places) for _, places in places_of(file, wanted))
         if rows:
             found[url] = rows
     return found
 
 
-def _rows_of(file: pq.ParquetFile, group: int, wanted: Sequence[bytes]) -> int:
-    statistics = file.metadata.row_group(group).column(_ID).statistics
-    if statistics is not None and statistics.has_min_max:
-        low, high = _bytes(statistics.min), _bytes(statistics.max)
-        if bisect.bisect_left(wanted, low) == bisect.bisect_right(wanted, high):
-            return 0
-    column = file.read_row_group(group, columns=["trajectory_id"], use_threads=False).column(0)
+def places_of(file: pq.ParquetFile, wanted: Sequence[bytes]) -> Iterator[tuple[int, list[int]]]:
+    """The row groups that have rows of the trajectories `wanted` (ids, sorted), and the places of these rows there."""
     known = set(wanted)
-    return sum(value in known for chunk in column.chunks for value in _storage(chunk).to_pylist())
+    for group in range(file.num_row_groups):
+        statistics = file.metadata.row_group(group).column(_ID).statistics
+        if statistics is not None and statistics.has_min_max:
+            low, high = _bytes(statistics.min), _bytes(statistics.max)
+            if bisect.bisect_left(wanted, low) == bisect.bisect_right(wanted, high):
+                continue
+        column = file.read_row_group(group, columns=["trajectory_id"], use_threads=False).column(0)
+        ids = (id_ for chunk in column.chunks for id_ in _storage(chunk).to_pylist())
+        places = [place for place, id_ in enumerate(ids) if id_ in known]
+        if places:
+            yield group, places
 
 
 def _bytes(value: Any) -> bytes:
@@ -114,11 +119,19 @@ def _storage(array: pa.Array) -> pa.Array:
 
 
 @contextmanager
-def _parquet(lake: Lake, url: str) -> Iterator[pq.ParquetFile]:
+def open_parquet(stream: BinaryIO, where: str) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file; raises `Corrupt` where it cannot be read."""
     try:
-        with translated("read", url), lake.open(url) as stream, pq.ParquetFile(stream) as file:
+        with translated("read", where), pq.ParquetFile(stream, page_checksum_verification=True) as file:
             yield file
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise Corrupt(f"{url} cannot be read: {error}", hint="nothing was changed; see: stratalog verify") from error
+        raise Corrupt(f"{where} cannot be read: {error}", hint="nothing was changed; see: stratalog verify") from error
+
+
+@contextmanager
+def _parquet(lake: Lake, url: str) -> Iterator[pq.ParquetFile]:
+    try:
+        with lake.open(url) as stream, open_parquet(stream, url) as file:
+            yield file
     except NotFound as error:
         raise Corrupt(f"{url} is gone", hint="nothing was changed; see: stratalog verify") from error

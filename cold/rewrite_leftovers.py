@@ -7,7 +7,7 @@ still names, and that of other tables in the same folder, is never taken for a l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.table import Table
@@ -27,7 +27,7 @@ def snapshots_naming(catalog: Catalog, table: Table, paths: Collection[str]) -> 
 
     def reaches(manifest: ManifestFile) -> bool:
         if manifest.manifest_path not in names:
-            names[manifest.manifest_path] = _names(catalog, table, manifest, paths, deleted=False)
+            names[manifest.manifest_path] = _names(catalog, table, manifest, paths.__contains__, deleted=False)
         return names[manifest.manifest_path]
 
     with reading_metadata():
@@ -39,9 +39,9 @@ def snapshots_naming(catalog: Catalog, table: Table, paths: Collection[str]) -> 
 
 
 def stale_metadata(
-    lake: Lake, catalog: Catalog, table: Table, named: Collection[str], paths: Collection[str]
+    lake: Lake, catalog: Catalog, table: Table, named: Collection[str], gone: Callable[[str], bool]
 ) -> list[str]:
-    """Metadata files that are not among `named` and belong to snapshots that reached the data files `paths`.
+    """Metadata files that are not among `named` and belong to snapshots that reached data files which are `gone`.
 
     They can be deleted in the order given: what a crash leaves is found again, manifests that say something of these
     files by what they say, then the lists that name them, and by the lists all other manifests of the same snapshots.
@@ -49,7 +49,7 @@ def stale_metadata(
     unnamed = [entry.path for entry in lake.files(METADATA_FOLDER) if entry.path not in named]
     lists = [path for path in unnamed if path.endswith(".avro") and path.rpartition("/")[2].startswith("snap-")]
     manifests = [path for path in unnamed if path.endswith(".avro") and path not in lists]
-    saying = {path for path in manifests if _names(catalog, table, _manifest(lake, catalog, path), paths, deleted=True)}
+    saying = {path for path in manifests if _names(catalog, table, _manifest(lake, catalog, path), gone, deleted=True)}
     listed = {path: set(_listed(lake, catalog, table, path)) for path in lists}
     listing = [path for path in lists if not saying.isdisjoint(listed[path])]
     beside = {path for name in listing for path in listed[name]}.intersection(manifests) - saying
@@ -68,7 +68,9 @@ def _manifest(lake: Lake, catalog: Catalog, path: str) -> ManifestFile:
     )
 
 
-def _names(catalog: Catalog, table: Table, manifest: ManifestFile, paths: Collection[str], *, deleted: bool) -> bool:
+def _names(
+    catalog: Catalog, table: Table, manifest: ManifestFile, wanted: Callable[[str], bool], *, deleted: bool
+) -> bool:
     """Whether a manifest has one of the files; one that was never completed, and nothing names, has none."""
     try:
         with reading_metadata():
@@ -77,7 +79,7 @@ def _names(catalog: Catalog, table: Table, manifest: ManifestFile, paths: Collec
         if deleted:
             return False
         raise
-    return any(_path(catalog, entry.data_file.file_path) in paths for entry in entries)
+    return any(wanted(_path(catalog, entry.data_file.file_path)) for entry in entries)
 
 
 def _listed(lake: Lake, catalog: Catalog, table: Table, path: str) -> Iterable[str]:

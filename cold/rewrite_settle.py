@@ -27,6 +27,7 @@ from . import pins
 from .catalog import Catalog
 from .lake import Lake
 from .metadata_files import named_by
+from .object_lock import hand_over
 from .rewrite_commit import fence, has_rewrite
 from .rewrite_leftovers import snapshots_naming, stale_metadata
 from .rewrite_plan import Plan, note, open_plans
@@ -40,6 +41,8 @@ class Settled(msgspec.Struct, frozen=True):
     metadata_files: int = 0
     data_files: int = 0
     bytes: int = 0
+    versions: int = 0
+    """Versions of these files that a store had, where it was told to keep none."""
     readers: tuple[str, ...] = ()
 
     @property
@@ -76,34 +79,42 @@ def _undo(conn: Connection, lake: Lake, plan: Plan) -> Settled:
         for entry in lake.files(folder)
         if entry.path.rpartition("/")[2].startswith(f"{plan.rewrite_id}-")
     ]
-    _delete(lake, (entry.path for entry in new), purge=True)
-    return Settled(note(conn, plan, "undone"), (), 0, len(new), sum(entry.size for entry in new))
+    versions = delete_all(lake, (entry.path for entry in new), purge=True)
+    return Settled(note(conn, plan, "undone"), (), 0, len(new), sum(entry.size for entry in new), versions)
 
 
 def _take_away(conn: Connection, lake: Lake, catalog: Catalog, plan: Plan, wait_s: float) -> Settled:
-    table = _table(catalog)
     old = frozenset(plan.old)
-    going = [snapshot.snapshot_id for snapshot in snapshots_naming(catalog, table, old)]
-    _refuse_references(table, going, plan)
-    if plan.kind != "erasure":
-        harmless = {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - set(going)
-        readers = pins.wait_for(conn, seconds_max=wait_s, reading=harmless)
-        if readers:
-            return Settled(plan, readers=tuple(pin.reader for pin in readers))
+    table = catalog.table()
+    going: list[int] = []
+    metadata: list[str] = []
+    if table is not None:
+        going = [snapshot.snapshot_id for snapshot in snapshots_naming(catalog, table, old)]
+        _refuse_references(table, going, plan)
+        if plan.kind != "erasure":
+            harmless = {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - set(going)
+            readers = pins.wait_for(conn, seconds_max=wait_s, reading=harmless)
+            if readers:
+                return Settled(plan, readers=tuple(pin.reader for pin in readers))
+        metadata = _out_of_history(lake, catalog, table, going, old)
+    sizes = {path: entry.size for path in (*metadata, *plan.old) if (entry := lake.entry(path)) is not None}
+    purge = plan.kind != "compaction"
+    hand_over(conn, lake, plan.rewrite_id, plan.old)
+    versions = delete_all(lake, metadata, purge=purge) + delete_all(lake, plan.old, purge=purge)
+    data = sum(path in sizes for path in plan.old)
+    done = note(conn, plan, "done")
+    return Settled(done, tuple(going), len(sizes) - data, data, sum(sizes.values()), versions)
+
+
+def _out_of_history(lake: Lake, catalog: Catalog, table: Table, going: list[int], old: frozenset[str]) -> list[str]:
+    """Take snapshots out of the history; returns the metadata that nothing names then and that tells of `old`."""
     if going:
         catalog.expire(table, going)
         table = _table(catalog)
     named = named_by(catalog, table, table.metadata.snapshots)
     if not named.data.isdisjoint(old):
         raise Conflict(f"the table has {min(named.data & old)} again", hint="run the same command again")
-    metadata = stale_metadata(lake, catalog, table, named.metadata, old)
-    sizes = {path: entry.size for path in (*metadata, *plan.old) if (entry := lake.entry(path)) is not None}
-    purge = plan.kind != "compaction"
-    _delete(lake, metadata, purge=purge)
-    _delete(lake, plan.old, purge=purge)
-    data = sum(path in sizes for path in plan.old)
-    done = note(conn, plan, "done")
-    return Settled(done, tuple(going), len(sizes) - data, data, sum(sizes.values()))
+    return stale_metadata(lake, catalog, table, named.metadata, old.__contains__)
 
 
 def _table(catalog: Catalog) -> Table:
@@ -124,13 +135,19 @@ def _refuse_references(table: Table, going: Iterable[int], plan: Plan) -> None:
             )
 
 
-def _delete(lake: Lake, paths: Iterable[str], *, purge: bool) -> None:
-    """Delete files and make sure that they are gone; `purge` also takes all that a store keeps of them."""
-    for path in (gone := list(paths)):
+def delete_all(lake: Lake, paths: Iterable[str], *, purge: bool) -> int:
+    """Delete files and make sure that they are gone; `purge` also takes all that a store keeps of them.
+
+    Returns how many versions were purged; raises `Unavailable` for a file that is still there.
+    """
+    gone = list(paths)
+    versions = 0
+    for path in gone:
         if purge:
-            lake.purge(path)
+            versions += lake.purge(path)
         else:
             lake.delete(path)
     for path in gone:
         if lake.exists(path):
             raise Unavailable(f"{lake.url_of(path)} was deleted and is still there", hint="run the same command again")
+    return versions

@@ -20,7 +20,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -57,6 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     files: list[str]
     tenant: str | None = None
+    masked: list[uuid.UUID] = []
     limits: Limits
     storage_options: dict[str, str]
 
@@ -75,19 +77,26 @@ def ask_untrusted(
     text: str,
     *,
     tenant: str | None = None,
+    masked: Collection[uuid.UUID] = (),
     limits: Limits = DEFAULT_LIMITS,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The rows of an untrusted query over `files` (the URLs of a snapshot), as `run_sql` gives them.
 
-    With `tenant` only that tenant's files are opened. Raises `Invalid` for what is not allowed or takes more than its
-    limits, and what `run_sql` raises.
+    With `tenant` only that tenant's files are opened. The trajectories `masked` show no content.
+
+    Raises `Invalid` for what is not allowed or takes more than its limits, and what `run_sql` raises.
     """
     _check_limits(limits)
     if tenant is not None:
         files = files_of_tenant(files, check_tenant(tenant))
     question = Question(
-        text=text, files=list(files), tenant=tenant, limits=limits, storage_options=dict(storage_options or {})
+        text=text,
+        files=list(files),
+        tenant=tenant,
+        masked=sorted(masked),
+        limits=limits,
+        storage_options=dict(storage_options or {}),
     )
     try:
         done = subprocess.run(

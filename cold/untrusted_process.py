@@ -49,7 +49,10 @@ def _reply(error: StratalogError) -> Reply:
 def _answer(question: Question) -> list[dict[str, object]]:
     limits = question.limits
     config = locked_config(limits)
-    with open_views(question.files, question.storage_options, tenant=question.tenant, config=config) as connection:
+    masked, tenant = question.masked, question.tenant
+    with open_views(
+        question.files, question.storage_options, tenant=tenant, config=config, masked=masked
+    ) as connection:
         lock(connection, question.files)
         with _timed(connection, limits):
             check_statement(connection, question.text)

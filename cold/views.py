@@ -1,17 +1,19 @@
 """The views `events`, `trajectories`, `messages` and `tool_calls` over the files of one snapshot, for DuckDB.
 
 The file list is written into the view: whoever queries sees exactly one snapshot, however long the query takes and
-whatever is committed meanwhile. The statements are in `schemas/sql/views/`; names, types and order of their columns are
-stable, also where there are no files yet.
+whatever is committed meanwhile. Of trajectories that were erased, and whose bytes the files may still have, nothing is
+shown that came from a body or a head. The statements are in `schemas/sql/views/`; names, types and order of their
+columns are stable, also where there are no files yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import uuid
+from collections.abc import Collection, Sequence
 from importlib.resources import files as resources
 
-from stratalog.schemas.arrow import COLUMNS, PARTITION_COLUMNS
+from stratalog.schemas.arrow import CLEARED, COLUMNS, PARTITION_COLUMNS, REDUCED
 
 VIEWS = ("events", "trajectories", "messages", "tool_calls")
 """In the order in which they must be made: the others read from the first."""
@@ -31,15 +33,24 @@ _DUCKDB_TYPES = {
 _PARTITIONED = re.compile("[^=]*" + "".join(f"/{name}=[^=/]+" for name in PARTITION_COLUMNS) + "/[^=/]+")
 
 
-def view_statements(files: Sequence[str]) -> list[str]:
-    """The CREATE VIEW statements over `files` (URLs or paths), one per view, in the order of `VIEWS`."""
+def view_statements(files: Sequence[str], masked: Collection[uuid.UUID] = ()) -> list[str]:
+    """The CREATE VIEW statements over `files` (URLs or paths), one per view, in the order of `VIEWS`.
+
+    The trajectories `masked` show no content.
+    """
     folder = resources("stratalog.schemas") / "sql" / "views"
     statements = [(folder / f"{name}.sql").read_text(encoding="utf-8") for name in VIEWS]
-    return [statement.strip().replace("FROM $source", f"FROM {source(files)}") for statement in statements]
+    return [statement.strip().replace("FROM $source", f"FROM {source(files, masked)}") for statement in statements]
 
 
-def source(files: Sequence[str]) -> str:
+def source(files: Sequence[str], masked: Collection[uuid.UUID] = ()) -> str:
     """What follows FROM: the Parquet files, or a relation without rows that has their columns."""
+    if masked and files:
+        # Whether a row is masked is found out once, whatever columns a query needs.
+        ids = ", ".join(f"'{id_}'::UUID" for id_ in sorted(masked))
+        hidden = ", ".join(f"CASE WHEN masked THEN NULL ELSE {name} END AS {name}" for name in (*CLEARED, *REDUCED))
+        marked = f"(SELECT *, trajectory_id IN ({ids}) AS masked FROM {source(files)})"
+        return f"(SELECT * REPLACE ({hidden}, masked OR erased AS erased) FROM {marked})"
     if not files:
         columns = ", ".join(f"NULL::{_DUCKDB_TYPES[str(column.type)]} AS {column.name}" for column in COLUMNS)
         return f"(SELECT {columns} WHERE false)"

@@ -120,6 +120,11 @@ NAMES = tuple(column.name for column in COLUMNS)
 INDEX = {name: index for index, name in enumerate(NAMES)}
 """Column name to its place in a row."""
 
+CLEARED = (*(column.name for column in BODY), "rest", "body_raw", "segment_secret")
+"""Columns that are null in a row that was erased."""
+REDUCED = ("trajectory_labels", "trajectory_source", "trajectory_agent")
+"""Columns that say no more in such a row than whether times are known, and which format was imported."""
+
 PARTITION_COLUMNS = ("tenant", "date", "model")
 
 

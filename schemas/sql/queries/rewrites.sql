@@ -36,3 +36,19 @@ WHERE rewrite_id = %(rewrite_id)s AND state = 'planned';
 -- Those of some files that a rewrite of the given kind has taken away.
 SELECT DISTINCT f.path FROM rewrite_files f JOIN rewrites r USING (rewrite_id)
 WHERE f.role = 'old' AND r.kind = %(kind)s AND r.state IN ('committed', 'done') AND f.path = ANY (%(paths)s::text[]);
+
+-- name: known_ids
+-- Those of some ids, which begin the names of data files, that runs and rewrites of this database have.
+SELECT id::text FROM (
+  SELECT run_id AS id FROM consolidation_runs UNION ALL SELECT rewrite_id FROM rewrites) AS known
+WHERE id::text = ANY (%(ids)s::text[]);
+
+-- name: not_in_ledger
+-- Those of some trajectories that nobody has erased.
+SELECT id FROM unnest(%(ids)s::uuid[]) AS id
+WHERE NOT EXISTS (SELECT 1 FROM erased_trajectories e WHERE e.trajectory_id = id) ORDER BY id LIMIT 1;
+
+-- name: cold_gone
+-- Nothing of these is left in the cold tier.
+UPDATE erased_trajectories SET cold_gone_at = clock_timestamp()
+WHERE trajectory_id = ANY (%(ids)s::uuid[]) AND cold_gone_at IS NULL;

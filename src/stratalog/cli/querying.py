@@ -76,11 +76,12 @@ def _ask(common: Common, query: str, *, pin: bool) -> list[dict[str, Any]]:
 
 
 def _init(common: Common) -> int:
+    from stratalog.cold.pins import pinned_snapshot
     from stratalog.cold.query import init_script
-    from stratalog.cold.snapshot import snapshot_files
 
     home = common.open_home()
-    script = init_script(snapshot_files(home), home.settings.cold.storage_options)
+    with pinned_snapshot(home, "stratalog sql --init", 0) as snapshot:
+        script = init_script(snapshot.files, home.settings.cold.storage_options, snapshot.masked)
     if common.json:
         common.output.document({"sql": script})
     else:
@@ -99,7 +100,14 @@ def _ask_untrusted(
     options = home.settings.cold.storage_options
     seconds = min(PIN_S_MAX, allowed.seconds + START_S) if pin else 0
     with pinned_snapshot(home, "stratalog sql --untrusted", seconds) as snapshot:
-        return ask_untrusted(snapshot.files, query, tenant=tenant, limits=allowed, storage_options=options)
+        return ask_untrusted(
+            snapshot.files,
+            query,
+            tenant=tenant,
+            masked=snapshot.masked,
+            limits=allowed,
+            storage_options=options,
+        )
 
 
 def _show(common: Common, found: list[dict[str, Any]]) -> int:
