@@ -229,3 +229,13 @@ def test_where_there_is_no_room_for_the_new_files_it_says_so_and_goes_on_later(
         log.engine.store._free_min = 0.0  # type: ignore[attr-defined]
         log.erase_blocking([canary.id])
         assert canary.heard(home.path) == set()
+
+
+def test_ids_at_the_ends_of_their_range_are_erased_like_others(home: Home) -> None:
+    ids = [uuid.UUID(bytes=start + bytes([end]) * 10) for start in (bytes(6), b"\xff" * 6) for end in (0, 255)]
+    with HotLog.open(home) as log:
+        for trajectory_id in ids:
+            log.start_blocking(tenant="t", task=f"{trajectory_id}", trajectory_id=trajectory_id)
+        assert log.erase_blocking(ids).events == len(ids)
+        assert log.erased() == dict.fromkeys(ids, True)
+        check_chains(log)
