@@ -158,8 +158,8 @@ def _dropped_content(conn: Connection) -> frozenset[tuple[str, str]]:
 
 
 def _while_it_stays(dsn: str, catalog: Catalog, verify: Callable[[], ColdVerified]) -> ColdVerified:
-    """What `verify` finds of one state of the table: its files are pinned; where an erasure, which waits for nobody, has
-    replaced some of them, it is verified again.
+    """What `verify` finds of one state of the table: its files are pinned; where an erasure, which waits for nobody,
+    has replaced some of them, it is verified again.
     """
     with contextlib.ExitStack() as stack:
         pinning = stack.enter_context(contextlib.closing(database.connect(dsn)))

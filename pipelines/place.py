@@ -33,6 +33,13 @@ class Place:
         with failing(), Installation(self._home()).tiers() as tiers:
             yield tiers
 
+    def installation(self, *, with_home: bool = False) -> Installation:
+        """The installation, nothing of which is open; `with_home` raises `Invalid` where there is none but settings."""
+        home = self._home()
+        if with_home and not home.id:
+            raise Invalid("this needs a home, not only settings", hint="its keys lie there: give the path of the home")
+        return Installation(home)
+
     def _home(self) -> Home:
         # Read at each step: a home that is made later, or whose settings change, needs no reload.
         return self._where if isinstance(self._where, Home) else Home.open(self._where)

@@ -1,0 +1,62 @@
+"""The job `clean`: old snapshots of the cold table and their files go, then content that nothing refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stratalog.cold.expiry import expire
+from stratalog.cold.packs import pack
+from stratalog.cold.sweep import sweep
+
+from .day_asset import POOL
+from .place import Place
+from .upkeep import Step, make_upkeep
+
+
+def expire_snapshots(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Expire what is old enough; files that nothing explains are told to the log and stay."""
+    with place.open() as tiers:
+        done = expire(tiers)
+    for path in done.unknown:
+        warn(f"nothing names {path}, and nothing says where it is from")
+    return msgspec.structs.asdict(done) | {"snapshots": len(done.snapshots), "unknown": len(done.unknown)}
+
+
+def pack_content(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Move content of consolidated trajectories into packs."""
+    with place.open() as tiers:
+        done = pack(tiers)
+    return _told(done, done.problems, warn)
+
+
+def sweep_content(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Condemn what nothing refers to, delete what was condemned long ago."""
+    with place.open() as tiers:
+        done = sweep(tiers, tiers.store)
+    return _told(done, done.problems, warn)
+
+
+def _told(done: msgspec.Struct, problems: tuple[str, ...], warn: Callable[[str], None]) -> dict[str, Any]:
+    for problem in problems:
+        warn(problem)
+    return msgspec.structs.asdict(done) | {"problems": len(problems)}
+
+
+cleaning = make_upkeep(
+    "clean",
+    "10 5 * * 0",
+    "Every week: old snapshots and their files, then content that nothing refers to. A grace keeps what is new.",
+    [
+        Step("expire_snapshots", "Snapshots beyond their age, unless somebody reads them.", expire_snapshots, POOL),
+        Step("sweep_content", "Content that nothing refers to, after its grace.", sweep_content, POOL),
+    ],
+)
+packing = make_upkeep(
+    "pack",
+    "45 2 * * *",
+    "After the nightly consolidation: content of what is in the cold tier moves into packs.",
+    [Step("pack_content", "Loose pieces of content into packs of compressed blocks.", pack_content, POOL)],
+)
