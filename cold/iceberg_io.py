@@ -47,11 +47,10 @@ class LakeFileIO(FsspecFileIO):
             super().delete(self._actual(location if isinstance(location, str) else location.location))
 
     def new_output(self, location: str) -> FsspecOutputFile:
-        location = self._actual(location)
-        output = super().new_output(location)
-        if isinstance(output._fs, LocalFileSystem):
-            return _DurableOutput(location, output._fs)
-        return output
+        actual = self._actual(location)
+        output = super().new_output(actual)
+        kind = _DurableOutput if isinstance(output._fs, LocalFileSystem) else _Output
+        return kind(location, actual, output._fs)
 
     def _actual(self, location: str) -> str:
         recorded, actual = self.properties.get(RECORDED_ROOT, ""), self.properties.get(ACTUAL_ROOT, "")
@@ -63,9 +62,29 @@ def moved(url: str, from_root: str, to_root: str) -> str:
     return f"{to_root}{url[len(from_root) :]}" if url.startswith(f"{from_root}/") else url
 
 
-class _DurableOutput(FsspecOutputFile):
+class _Output(FsspecOutputFile):
+    """Lies at `actual`; by `location` it is named in the metadata, which has to hold wherever the home moves next."""
+
+    def __init__(self, location: str, actual: str, fs: AbstractFileSystem) -> None:
+        super().__init__(location, fs)
+        self._there = FsspecOutputFile(actual, fs)
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def exists(self) -> bool:
+        return self._there.exists()
+
     def create(self, overwrite: bool = False) -> OutputStream:
-        path = Path(LocalFileSystem._strip_protocol(self.location))
+        return self._there.create(overwrite)
+
+    def to_input_file(self) -> FsspecInputFile:
+        return self._there.to_input_file()
+
+
+class _DurableOutput(_Output):
+    def create(self, overwrite: bool = False) -> OutputStream:
+        path = Path(LocalFileSystem._strip_protocol(self._there.location))
         path.parent.mkdir(parents=True, exist_ok=True)
         return _DurableFile(path, "wb" if overwrite else "xb")
 

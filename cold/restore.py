@@ -2,7 +2,8 @@
 
 Everything is checked against the manifest while it is read. The home has an embedded Postgres and its own folders for
 the cold tier, wherever those of the backup were. It has no hot logs: the next one gets an id of its own, so nothing
-that is replicated from it can be mistaken for what another machine has replicated. An interrupted restore leaves a
+that is replicated from it can be mistaken for what another machine has replicated. What was erased after the backup was
+made, as far as the ledgers at hand tell, is erased in it before it gets its name. An interrupted restore leaves a
 folder `<home>.partial`, which the next one removes.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,16 @@ from stratalog.hot.home import Home
 from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.errors import Corrupt, Invalid, MigrationNeeded
 from stratalog.schemas.statements import statements
-from stratalog.warm import database, migrate
+from stratalog.warm import database, erasure, erasure_ledger, migrate
 from stratalog.warm.database import Connection, answering
+from stratalog.warm.erasure_ledger import Entry
 from stratalog.warm.server import EmbeddedPostgres
 
 from .backup import DRAFT_SUFFIX, PIECE_BYTES, Manifest, Table, check_backup, read_manifest
 from .cas import FsContentStore
 from .catalog import Catalog
+from .erasure import make_bytes_go
+from .erasure_file import known_ledger, merged, publish_ledger
 from .installation import Installation
 from .owner import database_id as current_id
 from .owner import mark, renew
@@ -41,11 +45,19 @@ _SQL = statements("backup")
 Step = Callable[[str], None]
 
 
-def restore_backup(backup: Path, to: Path, *, step: Step = lambda what: None) -> Manifest:
+def restore_backup(backup: Path, to: Path, *, erased: Sequence[Entry] = (), step: Step = lambda what: None) -> Manifest:
     """Make a home at `to` from a backup; returns the manifest. `step` is told what is being done.
+
+    `erased` is what is known to have been erased, also after the backup was made: it is erased again before the home
+    gets its name, unreadable and its bytes gone.
 
     Raises `Invalid` where `to` exists, `Corrupt` for a damaged backup, `MigrationNeeded` for one of a newer version.
     """
+    return _restore(backup, to, erased, step)[0]
+
+
+def _restore(backup: Path, to: Path, erased: Sequence[Entry], step: Step) -> tuple[Manifest, list[str]]:
+    """The manifest, and tables that did not become what it says, looked at before anything is erased."""
     manifest = read_manifest(backup)
     to = to.expanduser().absolute()
     if to.exists():
@@ -68,28 +80,48 @@ def restore_backup(backup: Path, to: Path, *, step: Step = lambda what: None) ->
         step("tables")
         _restore_tables(backup, manifest, server.dsn, installation)
         _settle(server.dsn, installation)
+        with closing(database.connect(server.dsn)) as conn:
+            wrong = _compare_rows(conn, manifest)
+        step("erasures")
+        replay_erasures(installation, erased)
     draft.rename(to)
     sync_folder(to.parent)
-    return manifest
+    return manifest, wrong
 
 
 LOCAL: dict[str, Any] = {"warm.dsn": "", "cold.url": "", "cold.cas_url": ""}
 """Everything of a restored home lies in it."""
 
 
-def drill(backup: Path, *, step: Step = lambda what: None) -> dict[str, Any]:
-    """Restore a backup into a temporary folder and verify everything there; returns what `verify` returns, with `rows`.
+def replay_erasures(installation: Installation, erased: Sequence[Entry]) -> int:
+    """Erase what the ledgers say, that of the restored home and `erased`; returns how many were new to the home.
+
+    A backup may also have been made while the bytes of something erased were still in its files.
+    """
+    with installation.tiers() as tiers, closing(tiers.connect()) as conn:
+        new = erasure.replay(conn, merged([known_ledger(installation), erased]))
+        gone = make_bytes_go(installation, tiers)
+        publish_ledger(conn, installation, tiers)
+    if gone.problems:
+        raise Corrupt(f"what was erased is still in the backup's files: {gone.problems[0]}")
+    return new
+
+
+def drill(backup: Path, *, erased: Sequence[Entry] = (), step: Step = lambda what: None) -> dict[str, Any]:
+    """Restore a backup into a temporary folder, erase there what is known to be erased, and verify everything; returns
+    what `verify` returns, with `tables` and `erased`.
 
     Nothing of it stays.
     """
     with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
-        manifest = restore_backup(backup, Path(folder) / "home", step=step)
+        manifest, wrong = _restore(backup, Path(folder) / "home", erased, step)
         installation = Installation(Home.open(Path(folder) / "home", flags=LOCAL))
         step("verifying")
         with installation.connection() as conn:
-            wrong = _compare_rows(conn, manifest)
+            entries = len(erasure_ledger.entries(conn))
         report = verify_all(installation)
     report["tables"] = {"checked": len(manifest.tables), "problems": wrong}
+    report["erased"] = entries
     report["ok"] = report["ok"] and not wrong
     return report
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import msgspec
 
-from stratalog.schemas.errors import Invalid
+from stratalog.schemas.errors import Erased, Invalid
 from stratalog.schemas.ids import check_tenant
 
 from .detect import AUTO, READERS, detect
@@ -147,7 +147,7 @@ def _import_file(
                 known = stands.get(identity, (0, 0))
                 stands[identity] = (max(known[0], events), max(known[1], opaque))
             report.problems += [FileProblem(str(path), problem.line, problem.reason) for problem in file.problems]
-    except Invalid as error:
+    except (Invalid, Erased) as error:
         report.problems.append(FileProblem(str(path), None, error.message))
     except OSError as error:
         report.problems.append(FileProblem(str(path), None, f"cannot be read: {error.strerror or error}"))

@@ -65,6 +65,13 @@ class ColdSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     zstd_level: int = 3
 
 
+class ErasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Erasure."""
+
+    backups_expire: str = ""
+    """After how long your backups are gone, such as `30d`; receipts say so. Nothing is deleted by it."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be configured."""
 
@@ -72,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hot: HotSettings = HotSettings()
     warm: WarmSettings = WarmSettings()
     cold: ColdSettings = ColdSettings()
+    erasure: ErasureSettings = ErasureSettings()
 
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

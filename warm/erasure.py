@@ -26,7 +26,7 @@ from stratalog.schemas.events import Source
 from stratalog.schemas.statements import statements
 from stratalog.schemas.summary import Summary
 
-from . import hold
+from . import erasure_ledger, hold
 from .database import Connection, answering, check_idle
 from .deletion import lock_out_holds
 
@@ -250,7 +250,7 @@ def _select(conn: Connection, selection: Selection) -> tuple[str, list[uuid.UUID
     if selection.where is not None:
         return kinds[0], hold.select(conn, selection.where)
     if selection.subject is not None:
-        return kinds[0], _of_subject(conn, selection.subject)
+        return kinds[0], about(conn, selection.subject)
     named = list(selection.trajectories)
     with answering(), conn.transaction():
         unknown = conn.execute(statements("erasure")["unknown"], {"ids": named}).fetchall()
@@ -262,7 +262,8 @@ def _select(conn: Connection, selection: Selection) -> tuple[str, list[uuid.UUID
     return kinds[0], named
 
 
-def _of_subject(conn: Connection, subject: Subject) -> list[uuid.UUID]:
+def about(conn: Connection, subject: Subject) -> list[uuid.UUID]:
+    """The trajectories that are about a subject; raises `Conflict` where another key was used."""
     check_subject_key(conn, subject.key_id)
     values = {"tenant": ids.check_tenant(subject.tenant), "subject": subject.digest}
     with answering(), conn.transaction():
@@ -290,3 +291,32 @@ def check_subject_key(conn: Connection, key_id: bytes) -> None:
             "subjects were noted here with another key than this home has, so none would be found",
             hint="copy keys/subject.key from the home that noted them; all homes of one database need the same",
         )
+
+
+def replay(conn: Connection, entries: Sequence[erasure_ledger.Entry]) -> int:
+    """Erase what another ledger says and this one does not: after a restore; returns how many trajectories.
+
+    A hold that stands in the restored database does not keep them: they were erased after it had been released.
+    """
+    check_idle(conn)
+    known = erasure_ledger.among(conn, [entry.trajectory_id for entry in entries])
+    new = [entry for entry in entries if entry.trajectory_id not in known]
+    sql = statements("erasure")
+    for first in range(0, len(new), TRAJECTORIES_PER_STEP):
+        part = new[first : first + TRAJECTORIES_PER_STEP]
+        wanted = [entry.trajectory_id for entry in part]
+        request_ = {"kind": "ledger", "tenant": None, "subject": None, "by": part[0].requested_by}
+        with answering(), conn.transaction():
+            conn.execute(statements("retention")["read_committed"])
+            conn.execute(statements("retention")["unlimited"])
+            conn.execute(sql["lock_ledger"])
+            conn.execute(statements("deletions")["lock_heads"], {"ids": sorted(wanted)})
+            row = conn.execute(sql["insert_erasure"], {**request_, "reason": part[0].reason}).fetchone()
+            assert row is not None
+            (erasure_id,) = row
+            tenants = [entry.tenant for entry in part]
+            conn.execute(sql["insert_ledger_items"], {"erasure_id": erasure_id, "ids": wanted, "tenants": tenants})
+            conn.execute(sql["insert_erased"], {"erasure_id": erasure_id, "ids": wanted})
+            clear(conn, erasure_id, wanted)
+            conn.execute(sql["finish_items"], {"erasure_id": erasure_id, "ids": wanted})
+    return len(new)

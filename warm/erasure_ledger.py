@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -46,7 +45,7 @@ class Request(msgspec.Struct, frozen=True):
     cold_gone: int
     place: int
     """The last place in the ledger that it has; a log that stands there or beyond has nothing of it."""
-    receipts: tuple[str, ...]
+    receipts: list[str]
     """The tiers that have given one."""
 
     @property
@@ -92,12 +91,7 @@ def requests(conn: Connection, erasure_id: int | None = None) -> list[Request]:
         rows = conn.execute(statements("erasure")["entries"], {"erasure_id": erasure_id}).fetchall()
     if erasure_id is not None and not rows:
         raise NotFound(f"there is no erasure {erasure_id}", hint="list them: stratalog erase list")
-    return [_request(*row) for row in rows]
-
-
-def _request(*row: Any) -> Request:
-    *columns, receipts = row
-    return Request(*columns, tuple(receipts))
+    return [Request(*row) for row in rows]
 
 
 def items(conn: Connection, erasure_id: int) -> list[Item]:
@@ -111,6 +105,13 @@ def among(conn: Connection, ids: Iterable[uuid.UUID]) -> frozenset[uuid.UUID]:
     """Those of `ids` that are in the ledger."""
     with answering(), conn.transaction():
         return frozenset(id_ for (id_,) in conn.execute(statements("erasure")["among"], {"ids": list(ids)}))
+
+
+def requests_of(conn: Connection, ids: Iterable[uuid.UUID]) -> list[tuple[uuid.UUID, int]]:
+    """The request by which each of these was erased; those that are not erased are left out."""
+    with answering(), conn.transaction():
+        rows = conn.execute(statements("ledger")["read_erased"], {"ids": sorted(ids)}).fetchall()
+    return [(id_, number) for id_, number in rows]
 
 
 def entries(conn: Connection) -> list[Entry]:

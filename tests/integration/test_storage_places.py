@@ -70,3 +70,22 @@ def test_in_a_home_that_was_moved(cold_bench: ColdBench, tmp_path: Path) -> None
     ):
         check(replace(cold_bench, lake=lake, catalog=catalog))
     assert not (tmp_path / "cold").exists()
+
+
+def test_a_home_that_is_moved_again_and_again_and_written_to_in_each_place(
+    cold_bench: ColdBench, tmp_path: Path
+) -> None:
+    fill(cold_bench)
+    cold_bench.catalog.close()
+    before, bench = tmp_path / "cold", cold_bench
+    for number, place in enumerate(("second", "third", "fourth"), start=10):
+        before = Path(shutil.move(before, tmp_path / place))
+        with (
+            Lake(f"file://{before}") as lake,
+            Catalog(cold_bench.dsn, lake, movable=True) as catalog,
+        ):
+            bench = replace(bench, lake=lake, catalog=catalog)
+            bench.task(number)
+            assert bench.run().trajectories == 1
+            found = verify_cold(bench.lake, bench.catalog, bench.store)
+            assert (found.problems, found.trajectories) == ((), number - 6)

@@ -21,6 +21,11 @@ WITH RECURSIVE family(id, tenant) AS (
 INSERT INTO erasure_items (erasure_id, trajectory_id, tenant)
 SELECT %(erasure_id)s, id, min(tenant) FROM family GROUP BY id ON CONFLICT DO NOTHING;
 
+-- name: insert_ledger_items
+-- What another ledger has, with the tenants that it says.
+INSERT INTO erasure_items (erasure_id, trajectory_id, tenant)
+SELECT %(erasure_id)s, id, tenant FROM unnest(%(ids)b::uuid[], %(tenants)b::text[]) AS b(id, tenant);
+
 -- name: unknown
 -- Those of `ids` that are neither here nor in the ledger.
 SELECT id FROM unnest(%(ids)b::uuid[]) AS b(id)

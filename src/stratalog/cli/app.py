@@ -18,11 +18,13 @@ from stratalog.schemas.errors import StratalogError
 from .audit import audit_app
 from .backup import backup_app
 from .bench import bench_app
+from .compacting import compact
 from .config import config_app
 from .consolidating import consolidate
 from .dagster import dagster
 from .demo import demo
 from .doctor import doctor
+from .erase import erase_app
 from .hold import hold_app
 from .importing import import_files
 from .keys import key_app
@@ -33,6 +35,7 @@ from .retention import retention_app
 from .sidecar import sidecar
 from .status import status
 from .storage import storage_app
+from .subject import subject_app
 from .trajectories import trajectory_app
 from .usage import Interrupted, Usage
 from .verifying import verify
@@ -47,6 +50,7 @@ app.command(demo)
 app.command(import_files, name="import")
 app.command(sidecar)
 app.command(consolidate)
+app.command(compact)
 app.command(sql)
 app.command(status)
 app.command(trajectory_app)
@@ -57,6 +61,8 @@ app.command(audit_app)
 app.command(key_app)
 app.command(retention_app)
 app.command(hold_app)
+app.command(erase_app)
+app.command(subject_app)
 app.command(storage_app)
 app.command(doctor)
 app.command(config_app)

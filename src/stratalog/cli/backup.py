@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from stratalog.cold.installation import require_cold
-from stratalog.schemas.errors import Corrupt
+from stratalog.schemas.errors import Corrupt, HomeMissing
 
 from .options import DEFAULT, Common
 from .output import Output, counted, human_bytes
 from .sanitise import sanitise
 from .verifying import show_verification
+
+if TYPE_CHECKING:
+    from stratalog.warm.erasure_ledger import Entry
 
 backup_app = App(name="backup", help="Backups of one machine: create, restore, drill.")
 Flag = Annotated[bool, Parameter(negative="")]
@@ -51,16 +54,23 @@ def create(folder: Path, /, *, with_keys: Flag = False, common: Common = DEFAULT
 
 
 @backup_app.command
-def restore(backup: Path, to: Path, /, *, common: Common = DEFAULT) -> int:
+def restore(backup: Path, to: Path, /, *, ledger: Path | None = None, common: Common = DEFAULT) -> int:
     """Make a new home TO from a backup, with an embedded Postgres and all tiers in its folder.
 
+    What was erased since is erased in it, too: as the home that --home names tells, and a ledger that you give.
+
     Example: `stratalog backup restore /backups/20260131T020000Z ~/restored`
+
+    Parameters
+    ----------
+    ledger
+        A ledger of erasures: audit/erasures.json of the home, or of the storage of its cold tier.
     """
     require_cold()
     from stratalog.cold.restore import restore_backup
 
     with _told(common.output, "restoring") as step:
-        manifest = restore_backup(backup, to, step=step)
+        manifest = restore_backup(backup, to, erased=_erased(common, ledger), step=step)
     common.output.line(f"{sanitise(str(to))}: a home as {sanitise(manifest.home_id)} was at {manifest.created_at}")
     common.output.note("its settings are in stratalog.toml.restored; what is replicated from here gets new log ids")
     if common.json:
@@ -69,16 +79,21 @@ def restore(backup: Path, to: Path, /, *, common: Common = DEFAULT) -> int:
 
 
 @backup_app.command
-def drill(backup: Path, /, *, common: Common = DEFAULT) -> int:
+def drill(backup: Path, /, *, ledger: Path | None = None, common: Common = DEFAULT) -> int:
     """Restore a backup into a temporary folder, verify all of it, and remove it again. Exit code 20 for damage.
 
     Example: `stratalog backup drill /backups/20260131T020000Z`
+
+    Parameters
+    ----------
+    ledger
+        A ledger of erasures to replay, beside that of the home that --home names.
     """
     require_cold()
     from stratalog.cold.restore import drill as rehearse
 
     with _told(common.output, "rehearsing") as step:
-        report = rehearse(backup, step=step)
+        report = rehearse(backup, erased=_erased(common, ledger), step=step)
     if common.json:
         common.output.document(report)
     else:
@@ -86,6 +101,16 @@ def drill(backup: Path, /, *, common: Common = DEFAULT) -> int:
         for problem in report["tables"]["problems"]:
             common.output.line(f"  {sanitise(problem)}", style="red")
     return 0 if report["ok"] else Corrupt.exit_code
+
+
+def _erased(common: Common, ledger: Path | None) -> list[Entry]:
+    """What is known to be erased: by the home that the options name, where there is one, and by a file."""
+    from stratalog.cold.erasure_file import known_ledger, merged, read_ledger
+
+    known = [read_ledger(ledger)] if ledger is not None else []
+    with suppress(HomeMissing):
+        known.append(known_ledger(common.installation()))
+    return merged(known)
 
 
 @contextmanager

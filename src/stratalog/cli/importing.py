@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from stratalog.cold.installation import Installation
@@ -11,6 +12,7 @@ from stratalog.hot.files import FileLock
 from stratalog.hot.log import HotLog
 from stratalog.schemas import ids
 from stratalog.schemas.errors import Locked, Unavailable
+from stratalog.schemas.extras import require
 
 from .options import DEFAULT, Common
 from .output import Output, counted
@@ -62,6 +64,7 @@ def run_import(
     try:
         share_import_key(installation, tenant, output)
         with HotLog.open(home, role="import") as log, output.progress("importing") as step:
+            follow_ledger(installation, log)
 
             def progress(path: Path, done: int, total: int) -> None:
                 step(done, total, path.name)
@@ -93,6 +96,28 @@ def share_import_key(installation: Installation, tenant: str, output: Output) ->
         return
     if key != home.import_key(tenant):
         home.adopt_import_key(tenant, key)
+
+
+def follow_ledger(installation: Installation, log: HotLog) -> None:
+    """Before anything is imported, the log learns what was erased: what comes back of it is refused.
+
+    An embedded Postgres is not started for that: what it has erased is also in a file of the home. What a shared one
+    knows and cannot be asked for now is erased by the sidecar, when it gets there.
+    """
+    path = installation.home.path / "audit" / "erasures.json"
+    if installation.embedded and not path.exists():
+        return
+    require("psycopg", "warm")
+    from stratalog.cold.erasure_file import read_ledger
+    from stratalog.warm import erasure_ledger
+
+    erased = {entry.trajectory_id for entry in read_ledger(path)} if path.exists() else set()
+    if not installation.embedded:
+        with contextlib.suppress(Unavailable), installation.connection() as conn:
+            erased.update(entry.trajectory_id for entry in erasure_ledger.entries(conn))
+    new = erased - log.erased().keys()
+    if new:
+        log.erase_blocking(sorted(new))
 
 
 def show_summary(report: ImportReport, output: Output) -> None:
