@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from stratalog.cold.expiry import expire
-from stratalog.cold.packs import pack
 from stratalog.cold.sweep import sweep
 
 from .day_asset import POOL
@@ -25,24 +24,13 @@ def expire_snapshots(place: Place, warn: Callable[[str], None]) -> dict[str, Any
     return msgspec.structs.asdict(done) | {"snapshots": len(done.snapshots), "unknown": len(done.unknown)}
 
 
-def pack_content(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Move content of consolidated trajectories into packs."""
-    with place.open() as tiers:
-        done = pack(tiers)
-    return _told(done, done.problems, warn)
-
-
 def sweep_content(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
     """Condemn what nothing refers to, delete what was condemned long ago."""
     with place.open() as tiers:
         done = sweep(tiers, tiers.store)
-    return _told(done, done.problems, warn)
-
-
-def _told(done: msgspec.Struct, problems: tuple[str, ...], warn: Callable[[str], None]) -> dict[str, Any]:
-    for problem in problems:
+    for problem in done.problems:
         warn(problem)
-    return msgspec.structs.asdict(done) | {"problems": len(problems)}
+    return msgspec.structs.asdict(done) | {"problems": len(done.problems)}
 
 
 cleaning = make_upkeep(
@@ -53,10 +41,4 @@ cleaning = make_upkeep(
         Step("expire_snapshots", "Snapshots beyond their age, unless somebody reads them.", expire_snapshots, POOL),
         Step("sweep_content", "Content that nothing refers to, after its grace.", sweep_content, POOL),
     ],
-)
-packing = make_upkeep(
-    "pack",
-    "45 2 * * *",
-    "After the nightly consolidation: content of what is in the cold tier moves into packs.",
-    [Step("pack_content", "Loose pieces of content into packs of compressed blocks.", pack_content, POOL)],
 )

@@ -22,7 +22,7 @@ from stratalog.pipelines.instance import open_instance  # noqa: E402
 from stratalog.schemas.errors import Corrupt, Invalid  # noqa: E402
 
 pytestmark = [pytest.mark.postgres, pytest.mark.required_in_ci]
-JOBS = ["seal", "verify_sample", "pack", "clean"]
+JOBS = ["seal", "verify_sample", "clean"]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_sample_is_verified_and_damage_fails_the_run(
     assert not result.success and isinstance(error, Corrupt) and "--seed" in (error.hint or "")
 
 
-def test_content_is_packed_and_what_nothing_needs_is_condemned(
+def test_content_that_nothing_needs_is_condemned(
     cold_bench: ColdBench, cold_home: Home, instance: dg.DagsterInstance
 ) -> None:
     from stratalog.schemas.blobs import BlobRef
@@ -101,8 +101,6 @@ def test_content_is_packed_and_what_nothing_needs_is_condemned(
     stray = b"nobody needs it" * 1_000
     cold_bench.store.put("acme", BlobRef.of(stray), stray)
     cold_bench.run()
-    packed = metadata(run_job(cold_home, "pack", instance), "pack_content")
-    assert (packed["pieces"], packed["packs"], packed["problems"]) == (1, 1, 0)
     result = run_job(cold_home, "clean", instance)
     assert metadata(result, "expire_snapshots")["snapshots"] == 0
     swept = metadata(result, "sweep_content")
