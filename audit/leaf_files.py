@@ -19,7 +19,6 @@ from stratalog.schemas.errors import Corrupt, NotFound
 from stratalog.schemas.ids import check_tenant
 
 from .leaf import Leaf
-from .storing import put_new
 
 LEAVES_FOLDER = "audit/leaves"
 LEAVES_PER_FILE = 50_000
@@ -46,7 +45,7 @@ class LeafFiles:
             msgspec.json.encode(_Line(leaf.trajectory_id, leaf.sequence_number, leaf.event_hash.hex()))
             for leaf in leaves
         ]
-        put_new(self._storage, f"{self._folder}/{first}-{first + len(lines)}.jsonl", b"\n".join(lines) + b"\n")
+        self._storage.put_new(f"{self._folder}/{first}-{first + len(lines)}.jsonl", b"\n".join(lines) + b"\n")
 
     def read(self, first: int, end: int) -> Iterator[Leaf]:
         """The leaves from `first` on, `end` excluded; raises `NotFound` where none has a copy, `Corrupt`."""

@@ -26,7 +26,6 @@ from stratalog.schemas.ids import check_tenant
 
 from .heads import SignedHead, decode_head
 from .leaf_files import LeafFiles
-from .storing import put_new
 
 HEADS_FOLDER = "audit/heads"
 _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{64})\.json")
@@ -115,7 +114,7 @@ class HeadStore:
         """Put a head unless one of this size and root is there; returns the one that is. Never replaces anything."""
         stored = StoredHead(f"{self._folder}/{head.tree_size}-{head.root_hash}.json", head.tree_size, head.root_hash)
         if self._storage.entry(stored.path) is None:
-            put_new(self._storage, stored.path, head.encode())
+            self._storage.put_new(stored.path, head.encode())
         return self.read(stored)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -38,7 +39,7 @@ def pack_name(path: str) -> str | None:
 
 
 class PackFile:
-    """A pack that is there; immutable, so what was read of it stays true. Not for several threads at once."""
+    """A pack that is there; immutable, so what was read of it stays true. Safe for several threads."""
 
     def __init__(self, storage: Storage, tenant: str, name: str, size: int) -> None:
         """Read the index; raises `NotFound` where the pack is gone, `Corrupt` where it is damaged or misplaced."""
@@ -48,6 +49,7 @@ class PackFile:
         self._storage = storage
         self._path = pack_path(tenant, name)
         self._codec = pa.Codec("zstd")
+        self._guard = threading.Lock()
         self._unpacked: OrderedDict[int, bytes] = OrderedDict()
         try:
             self.index = self._read_index()
@@ -134,13 +136,15 @@ class PackFile:
         return index
 
     def _block(self, number: int) -> bytes:
-        content = self._unpacked.get(number)
+        with self._guard:
+            content = self._unpacked.get(number)
         if content is None:
             block = self.index.blocks[number]
             content = self._unpack(number, self._storage.read_range(self._path, block.offset, self._end(number)))
-            self._unpacked[number] = content
-            while len(self._unpacked) > BLOCKS_KEPT:
-                self._unpacked.popitem(last=False)
+            with self._guard:
+                self._unpacked[number] = content
+                while len(self._unpacked) > BLOCKS_KEPT:
+                    self._unpacked.popitem(last=False)
         return content
 
     def _unpack(self, number: int, stored: bytes) -> bytes:

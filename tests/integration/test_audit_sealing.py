@@ -14,7 +14,6 @@ from stratalog.audit import stored_tree
 from stratalog.audit.leaf_files import LeafFiles
 from stratalog.audit.publication import HeadFile, HeadStore, Publication
 from stratalog.audit.sealing import Sealed, seal
-from stratalog.audit.storing import put_new
 from stratalog.cold.bucket import Bucket
 from stratalog.cold.folder import Folder
 from stratalog.schemas import events as ev
@@ -201,8 +200,8 @@ def test_heads_go_on_under_a_new_key(audit: Audit) -> None:
 def test_a_head_in_the_storage_is_never_replaced(audit: Audit, tmp_path: Path, s3_bucket: S3Bucket) -> None:
     s3 = Bucket("s3", s3_bucket.url.removeprefix("s3://"), s3_bucket.options)
     for storage in (Folder(tmp_path / "heads"), s3):
-        put_new(storage, "audit/heads/acme/1-x.json", b"first")
-        put_new(storage, "audit/heads/acme/1-x.json", b"second")
+        assert storage.put_new("audit/heads/acme/1-x.json", b"first")
+        assert not storage.put_new("audit/heads/acme/1-x.json", b"second")
         assert storage.read("audit/heads/acme/1-x.json") == b"first"
         storage.put("audit/heads/acme/1-x.json", b"third")
         assert storage.read("audit/heads/acme/1-x.json") == b"third", "the control: a plain put replaces"
