@@ -122,4 +122,5 @@ def _found(
 
 
 def unreadable(found: Found) -> str:
+    """Why an event says nothing."""
     return f"unreadable: {found.body.reason}" if isinstance(found.body, ev.Unknown) else "unreadable"

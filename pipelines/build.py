@@ -34,7 +34,8 @@ def build_definitions(where: Home | Settings | str | os.PathLike[str], *, runnin
     that of retention does so only if the home has a file of policies, that of the seals only with a home.
 
     Merge it with `dg.Definitions.merge(yours, build_definitions(…))`: asset keys start with `stratalog`, the group and
-    the resource are named `stratalog`, the jobs `consolidate`, `retention`, `seal`, `verify_sample`, `clean`; your executor and loggers stay yours.
+    the resource are named `stratalog`, the jobs `consolidate`, `retention`, `seal`, `verify_sample`, `clean`; your
+    executor and loggers stay yours.
     """
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     automation = dg.AutomationConditionSensorDefinition(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fix_audit import Audit
+from fix_cli import call
 from fix_cold import ColdBench
 from fix_retention import load, run_apply
 
@@ -194,3 +195,12 @@ def test_answers_are_the_same_when_events_have_left_the_warm_tier(
     assert effect.outcome == "ok"  # type: ignore[attr-defined]  # the intent is in the cold tier, its result in Postgres
     erase(audit.bench, late.trajectory_id)
     assert "erased" in str(answers(audit, one)[0])
+
+
+def test_the_command_tells_what_has_gone(deleted: Audit) -> None:
+    erase(deleted.bench, deleted.bench.author(10).trajectory_id)
+    said = call("audit", "verify", "--home", deleted.home.path, "--dsn", deleted.bench.dsn)
+    assert said.code == 0 and said.out.splitlines()[-1] == "verified"
+    assert "retention has deleted the events of 3 leaves in every tier" in said.out
+    assert "3 by policy short of version 1, put into force by tester" in said.out
+    assert "1 trajectory erased" in said.out and "asked for by mira: a person asked for it" in said.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from .usage import Usage
 
 if TYPE_CHECKING:
     from stratalog.audit.installation import AuditReport
+    from stratalog.audit.verification import TenantAudit
 
 audit_app = App(name="audit", help="Evidence: seal, verify and prove the histories; what auditors ask.")
 
@@ -206,7 +208,27 @@ def _show(report: AuditReport, output: Output) -> None:
             output.line(f"  {sanitise(owner)}: {sanitise(problem)}", style="red")
         if len(problems) > PROBLEMS_SHOWN:
             output.line(f"  … and {len(problems) - PROBLEMS_SHOWN:,} more; see them with --json", style="red")
+    for found in report.tenants:
+        _show_gone(found, output)
     output.line("verified" if report.ok else "DAMAGE FOUND", style="green" if report.ok else "bold red")
+
+
+def _show_gone(found: TenantAudit, output: Output) -> None:
+    """What has gone on purpose: who, when and why."""
+    tenant = sanitise(found.tenant)
+    if found.deleted:
+        output.line(f"  {tenant}: retention has deleted the events of {found.deleted:,} leaves in every tier")
+    for (policy, version, by), count in Counter((d.policy, d.version, d.loaded_by) for d in found.deletions).items():
+        output.line(
+            f"    {count:,} by policy {sanitise(policy)} of version {version}, put into force by {sanitise(by)}"
+        )
+    if found.erased:
+        output.line(f"  {tenant}: {counted(found.erased, 'trajectory')} erased, their events stay without bodies")
+    for erasure in found.erasures[:PROBLEMS_SHOWN]:
+        said = f"asked for by {sanitise(erasure.requested_by)}: {sanitise(erasure.reason)}"
+        output.line(f"    {erasure.trajectory_id}, {human_us(erasure.at)} UTC, {said}")
+    if found.erased > PROBLEMS_SHOWN:
+        output.line(f"    … and {found.erased - PROBLEMS_SHOWN:,} more; see them with --json")
 
 
 def _require() -> None:
