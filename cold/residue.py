@@ -71,6 +71,7 @@ def look_for_residue(
         report.problems += _files(installation.home, needles, report)
     if not installation.embedded:
         report.not_looked_at.append("files, write-ahead log, replicas and backups of a Postgres that is not ours")
+    report.not_looked_at += _damaged(installation.home)
     report.not_looked_at += ["backups and exports outside the home", "homes on other machines"]
     return report
 
@@ -87,6 +88,11 @@ def _hot(home: Home, erased: Sequence[uuid.UUID], report: Residue) -> None:
             report.not_looked_at.append(f"log {log_id}: {error.message}")
         else:
             report.logs += 1
+
+
+def _damaged(home: Home) -> Iterator[str]:
+    for path in sorted((home.path / "hot").glob("*.damaged*")):
+        yield f"hot/{path.name}: kept as it was when it was damaged; texts are searched in its bytes, or remove it"
 
 
 def _log_events(envelopes: Iterator[Envelope], log_id: uuid.UUID, report: Residue) -> None:

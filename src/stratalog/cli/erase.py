@@ -24,10 +24,18 @@ if TYPE_CHECKING:
     from stratalog.warm.erasure import Proceeded, Selection
     from stratalog.warm.erasure_ledger import Request
 
-EXIT_OPEN = 4
+EXIT_OPEN = 3
 """Something is still open: held, or in a log or a tier that could not be reached."""
 
-erase_app = App(name="erase", help="Erasure: ask for it, finish it, list it, show its receipts, look for residue.")
+erase_app = App(
+    name="erase",
+    help="""Erase trajectories with all that descends from them: unreadable at once, then their bytes go everywhere.
+
+    What a legal hold covers stays, and is reported; the exit code is 3 while anything is open.
+
+    Example: `stratalog erase --trajectory 01990000-0000-7000-8000-000000000000 --reason "request 17"`
+    """,
+)
 
 
 @erase_app.default
@@ -44,7 +52,7 @@ def erase(
 ) -> int:
     """Erase trajectories with all that descends from them: unreadable at once, then their bytes go from every tier.
 
-    What a legal hold covers stays, and is reported; the exit code is 4 while anything is open.
+    What a legal hold covers stays, and is reported; the exit code is 3 while anything is open.
 
     Example: `stratalog erase --trajectory 01990000-0000-7000-8000-000000000000 --reason "request 17"`
 
