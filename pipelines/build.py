@@ -13,6 +13,7 @@ from .cleaning import cleaning
 from .cold_events import cold_events
 from .consolidation_marks import consolidation_marks
 from .day_asset import GROUP
+from .erasing import erasing
 from .fleet_storage import fleet_storage
 from .nightly import consolidate_job, consolidate_nightly
 from .packed_content import packed_content
@@ -23,7 +24,7 @@ from .sealing import sealing
 from .upkeep import Upkeep
 from .verifying import verifying
 
-UPKEEP = (sealing, verifying, cleaning)
+UPKEEP = (sealing, verifying, cleaning, erasing)
 
 
 def build_definitions(where: Home | Settings | str | os.PathLike[str], *, running: bool = True) -> dg.Definitions:
@@ -31,11 +32,11 @@ def build_definitions(where: Home | Settings | str | os.PathLike[str], *, runnin
 
     `where` is a home, the path of one (which need not exist yet), or settings with warm.dsn, cold.url and cold.cas_url.
     Nothing is opened before a step runs. `running` says whether the schedules and the automation start switched on;
-    that of retention does so only if the home has a file of policies, that of the seals only with a home.
+    that of retention does so only if the home has a file of policies, those of seals and erasures only with a home.
 
     Merge it with `dg.Definitions.merge(yours, build_definitions(…))`: asset keys start with `stratalog`, the group and
-    the resource are named `stratalog`, the jobs `consolidate`, `retention`, `seal`, `verify_sample`, `clean`; your
-    executor and loggers stay yours.
+    the resource are named `stratalog`, the jobs `consolidate`, `retention`, `seal`, `verify_sample`, `clean`,
+    `finish_erasures`; your executor and loggers stay yours.
     """
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     automation = dg.AutomationConditionSensorDefinition(
@@ -65,5 +66,5 @@ def build_job(where: Home | Settings | str | os.PathLike[str]) -> dg.JobDefiniti
 
 
 def _has_keys(upkeep: Upkeep, where: Home | Settings | str | os.PathLike[str]) -> bool:
-    """Whether what the job needs is there: seals are signed with keys, which lie in a home."""
-    return upkeep is not sealing or not isinstance(where, Settings)
+    """Whether what the job needs is there: seals and receipts are signed with keys, which lie in a home."""
+    return upkeep not in (sealing, erasing) or not isinstance(where, Settings)

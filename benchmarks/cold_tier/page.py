@@ -77,6 +77,7 @@ def _panels(rounds: Rounds, sources: Sequence[str]) -> dict[str, list[Row]]:
         f"One among {PLAN.many:,}": [
             _row(rounds, "one trajectory, by id", "ms", target=50, at_most=True),
             _row(rounds, "erased: unreadable", "s", target=2, at_most=True),
+            _row(rounds, "erased: bytes gone", "s", shown="erased: bytes gone in every tier, with receipts"),
         ],
     }
     for source in sources:

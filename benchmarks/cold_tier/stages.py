@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -301,18 +302,28 @@ def fetch_one(home: str, repeats: int) -> dict[str, Any]:
 
 
 def erase_one(home: str) -> dict[str, Any]:
-    """One trajectory made unreadable, as `stratalog erase` does it: the request, then the transaction."""
-    from stratalog.warm import erasure
+    """One trajectory erased, as `stratalog erase` does it: until it is unreadable, and until its bytes are gone."""
+    from stratalog.audit.erasure import erase
+    from stratalog.audit.keys import FolderKeys
+    from stratalog.warm.erasure import Selection
 
-    with Installation(Home.open(home)).connection() as conn:
+    installation = Installation(Home.open(home))
+    keys = FolderKeys(installation.home.path / "keys" / "audit", time.time_ns() // 1_000)
+    with installation.connection() as conn:
         ids = [row[0] for row in conn.execute("SELECT trajectory_id FROM trajectories ORDER BY 1").fetchall()]
-        conn.rollback()
-        with Stopwatch() as watch:
-            chosen = erasure.Selection(trajectories=(ids[len(ids) // 2],))
-            number = erasure.request(conn, chosen, by="benchmark", reason="measured")
-            done = erasure.proceed(conn, number)
-    _require(len(done.trajectories) == 1, done)
-    return {"trajectories": len(ids), "seconds": watch.seconds}
+    unreadable: list[float] = []
+    started = time.perf_counter()
+    done = erase(
+        installation,
+        keys,
+        Selection(trajectories=(ids[len(ids) // 2],)),
+        by="benchmark",
+        reason="measured",
+        on_unreadable=lambda done: unreadable.append(time.perf_counter() - started),
+    )
+    seconds = time.perf_counter() - started
+    _require(done.finished and len(done.proceeded.trajectories) == 1, done)
+    return {"trajectories": len(ids), "unreadable_seconds": unreadable[0], "seconds": seconds}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from stratalog.pipelines.instance import open_instance  # noqa: E402
 from stratalog.schemas.errors import Corrupt, Invalid  # noqa: E402
 
 pytestmark = [pytest.mark.postgres, pytest.mark.required_in_ci]
-JOBS = ["seal", "verify_sample", "clean"]
+JOBS = ["seal", "verify_sample", "clean", "finish_erasures"]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,28 @@ def test_content_that_nothing_needs_is_condemned(
     assert metadata(result, "expire_snapshots")["snapshots"] == 0
     swept = metadata(result, "sweep_content")
     assert (swept["needed"], swept["condemned"], swept["deleted"]) == (1, 1, 0)
+
+
+def test_an_erasure_is_finished_and_one_that_is_held_stays_open(
+    cold_bench: ColdBench, cold_home: Home, instance: dg.DagsterInstance
+) -> None:
+    from contextlib import closing
+
+    from fix_retention import place
+
+    from stratalog.warm import erasure
+
+    ids = [cold_bench.task(number).trajectory_id for number in (1, 2)]
+    cold_bench.run()
+    place(cold_bench, "court", trajectories=(ids[1],))
+    with closing(cold_bench.connect()) as conn:
+        erasure.request(conn, erasure.Selection(trajectories=tuple(ids)), by="mira", reason="asked for")
+    said = metadata(run_job(cold_home, "finish_erasures", instance), "go_on_with_erasures")
+    assert (said["unreadable"], said["held"]) == (1, 1) and said["receipts"] >= 1
+    again = metadata(run_job(cold_home, "finish_erasures", instance), "go_on_with_erasures")
+    assert (again["unreadable"], again["held"]) == (0, 1)
+    with cold_bench.connect() as conn:
+        assert conn.execute("SELECT trajectory_id FROM erased_trajectories").fetchall() == [(ids[0],)]
 
 
 def test_a_step_that_fails_ends_the_job(cold_bench: ColdBench, cold_home: Home, instance: dg.DagsterInstance) -> None:

@@ -15,7 +15,6 @@ from stratalog.cold.segments import Problem
 from stratalog.hot.source import LogEvent
 from stratalog.hot.staging import Receipt
 from stratalog.schemas import ids
-from stratalog.schemas.arrow import INDEX
 from stratalog.schemas.blobs import references
 from stratalog.schemas.envelope import GENESIS_HASH, Header, hash_header
 from stratalog.warm.admission import Seal
@@ -214,7 +213,7 @@ class Oracle:
                 continue
             self.rows_of_file[url] = len(rows)
             for row in rows:
-                place = uuid.UUID(bytes=row[INDEX["trajectory_id"]]), row[INDEX["sequence_number"]]
+                place = uuid.UUID(bytes=row.trajectory), row.sequence_number
                 if place in self.cold:
                     self._fail(f"event {place[1]} of {place[0]} is in the cold table twice")
                 self.cold[place] = url
