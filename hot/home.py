@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from stratalog.schemas import ids
+from stratalog.schemas import ids, subjects
 from stratalog.schemas.errors import HomeMissing, Invalid, NotFound
 from stratalog.schemas.settings import Settings
 
@@ -40,7 +40,7 @@ FIRST_FOLDERS = ("hot", "keys", "run")
 SOCKET_PATH_BYTES_MAX = 100
 """A socket's path must fit into sockaddr_un; longer ones move to a private temporary folder."""
 ENVIRONMENT_PREFIX = "STRATALOG_"
-SECTIONS = ("hot", "warm", "cold")
+SECTIONS = ("hot", "warm", "cold", "erasure")
 TABLES = (*SECTIONS, "cold.storage_options")
 """What is merged name by name; everything else replaces what came before."""
 
@@ -160,6 +160,11 @@ class Home:
         if len(key) != 32:
             raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
         return key
+
+    def subject_labels(self, tenant: str, *names: str) -> dict[str, str]:
+        """Labels for `TaskStarted` that say whom a trajectory of a tenant is about, without their names."""
+        key = self.subject_key()
+        return {subjects.LABEL: subjects.label(subjects.subject_hash(key, tenant, name) for name in names)}
 
     def has_import_key(self, tenant: str) -> bool:
         """Whether this home already has a key for the tenant."""

@@ -116,11 +116,9 @@ def label(*subject: str, tenant: str | None = None, common: Common = DEFAULT) ->
     if not subject:
         raise Invalid("there is nobody to name", hint="write: stratalog subject label bob@example.org")
     installation = common.installation(create=True)
-    whose = tenant or installation.settings.tenant
-    key = installation.home.subject_key()
-    value = subjects.label(subjects.subject_hash(key, whose, name) for name in subject)
+    labels = installation.home.subject_labels(tenant or installation.settings.tenant, *subject)
     if common.json:
-        common.output.document({subjects.LABEL: value})
+        common.output.document(labels)
     else:
-        common.output.line(value)
+        common.output.line(labels[subjects.LABEL])
     return 0
