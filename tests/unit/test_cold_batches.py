@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -9,6 +11,7 @@ from fix_json import odd_bodies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.cold import stored
 from stratalog.cold.columns import Place, body_of, row_of
 from stratalog.cold.rebuild import bodies_of
 from stratalog.cold.rows import batch_of, rows_of
@@ -74,7 +77,10 @@ def check(events: list[NewEvent]) -> None:
     assert bodies_of(batch) == [event.body for event in events]
     rows = list(rows_of(batch))
     assert [body_of(row) for row in rows] == [event.body for event in events]
-    assert stored_in(batch) == [stored_of(row) for row in rows]
+    one_by_one = [stored_of(row) for row in rows]
+    assert stored_in(batch) == one_by_one
+    with mock.patch.object(stored, "SMALL_ROWS", 0):
+        assert stored_in(batch) == one_by_one
 
 
 _events = st.lists(
