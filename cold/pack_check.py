@@ -48,8 +48,9 @@ def check_packs(store: FsContentStore, *, read_data: bool = True) -> PacksChecke
     packs = pieces = size = 0
     problems: list[str] = []
     table = store.shelf.table
+    rows = [] if table is None else [row for row in table.packs() if not row.replaced]
     for tenant in store.tenants():
-        known = _rows_of(table, tenant)
+        known = {row.name for row in rows if row.tenant == tenant}
         there: set[str] = set()
         for pack in store.shelf.all(tenant, problems):
             there.add(pack.name)
@@ -88,10 +89,6 @@ def reindex(store: FsContentStore) -> Reindexed:
                 removed += _remove_false(table, pack)
                 made += table.adopt(tenant, Made(pack.name, pack.index, pack.size))
     return Reindexed(packs, made, removed, tuple(problems))
-
-
-def _rows_of(table: PackTable | None, tenant: str) -> set[str]:
-    return set() if table is None else {row.name for row in table.packs() if row.tenant == tenant and not row.replaced}
 
 
 def _is_leftover(table: PackTable, pack: PackFile) -> bool:

@@ -107,9 +107,9 @@ def adopt(storage: Storage, shelf: PackShelf, tenants: Iterable[str]) -> list[st
     if table is None:
         return []
     problems: list[str] = []
+    known = {(row.tenant, row.name) for row in table.packs()}
     for tenant in tenants:
-        known = {row.name for row in table.packs() if row.tenant == tenant}
-        for name in sorted(set(shelf.names(tenant)) - known):
+        for name in sorted(name for name in shelf.names(tenant) if (tenant, name) not in known):
             with table.locked():
                 problems += _adopt(storage, shelf, table, tenant, name)
     return problems

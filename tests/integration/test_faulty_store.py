@@ -31,6 +31,7 @@ from stratalog.cold.sweep import sweep
 from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.errors import Invalid, NotFound, Unavailable
 
+pytestmark = pytest.mark.required_in_ci
 CONTENT = b"bulky " * 1000
 REF = BlobRef.of(CONTENT)
 
