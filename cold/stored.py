@@ -13,7 +13,6 @@ from .columns import Row, body_of
 from .rebuild import bodies_of
 from .rows import column, rows_of, values_of
 
-
 SMALL_ROWS = 200
 """Fewer rows are faster one by one: taking a batch apart by kinds costs the same for few of them as for many."""
 

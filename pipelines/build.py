@@ -9,7 +9,7 @@ import dagster as dg
 from stratalog.hot.home import Home
 from stratalog.schemas.settings import Settings
 
-from .cleaning import cleaning
+from .cleaning import cleaning, compacting
 from .cold_events import cold_events
 from .consolidation_marks import consolidation_marks
 from .day_asset import GROUP
@@ -24,7 +24,7 @@ from .sealing import sealing
 from .upkeep import Upkeep
 from .verifying import verifying
 
-UPKEEP = (sealing, verifying, cleaning, erasing)
+UPKEEP = (sealing, verifying, compacting, cleaning, erasing)
 
 
 def build_definitions(where: Home | Settings | str | os.PathLike[str], *, running: bool = True) -> dg.Definitions:
@@ -35,8 +35,8 @@ def build_definitions(where: Home | Settings | str | os.PathLike[str], *, runnin
     that of retention does so only if the home has a file of policies, those of seals and erasures only with a home.
 
     Merge it with `dg.Definitions.merge(yours, build_definitions(…))`: asset keys start with `stratalog`, the group and
-    the resource are named `stratalog`, the jobs `consolidate`, `retention`, `seal`, `verify_sample`, `clean`,
-    `finish_erasures`; your executor and loggers stay yours.
+    the resource are named `stratalog`, the jobs `consolidate`, `retention`, `seal`, `verify_sample`,
+    `compact`, `clean`, `finish_erasures`; your executor and loggers stay yours.
     """
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     automation = dg.AutomationConditionSensorDefinition(

@@ -1,4 +1,4 @@
-"""The job `clean`: old snapshots of the cold table and their files go, then content that nothing refers to."""
+"""The jobs `compact` and `clean`: small files become few; old snapshots, their files and unneeded content go."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from typing import Any
 
 import msgspec
 
+from stratalog.cold.compaction import compact
 from stratalog.cold.expiry import expire
 from stratalog.cold.sweep import sweep
 
 from .day_asset import POOL
 from .place import Place
 from .upkeep import Step, make_upkeep
+
+
+def merge_files(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Merge the small files of each folder; files that somebody still reads go with the next job."""
+    with place.open() as tiers:
+        done = compact(tiers)
+    for problem in done.problems:
+        warn(problem)
+    return msgspec.structs.asdict(done) | {"problems": len(done.problems)}
 
 
 def expire_snapshots(place: Place, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -41,4 +51,10 @@ cleaning = make_upkeep(
         Step("expire_snapshots", "Snapshots beyond their age, unless somebody reads them.", expire_snapshots, POOL),
         Step("sweep_content", "Content that nothing refers to, after its grace.", sweep_content, POOL),
     ],
+)
+compacting = make_upkeep(
+    "compact",
+    "15 3 * * *",
+    "After the nightly consolidation: the small files of a folder become few. Readers keep what they have pinned.",
+    [Step("merge_files", "Files far below the target size, where a folder has several.", merge_files, POOL)],
 )

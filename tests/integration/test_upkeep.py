@@ -22,7 +22,7 @@ from stratalog.pipelines.instance import open_instance  # noqa: E402
 from stratalog.schemas.errors import Corrupt, Invalid  # noqa: E402
 
 pytestmark = [pytest.mark.postgres, pytest.mark.required_in_ci]
-JOBS = ["seal", "verify_sample", "clean", "finish_erasures"]
+JOBS = ["seal", "verify_sample", "compact", "clean", "finish_erasures"]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,16 @@ def test_content_that_nothing_needs_is_condemned(
     assert metadata(result, "expire_snapshots")["snapshots"] == 0
     swept = metadata(result, "sweep_content")
     assert (swept["needed"], swept["condemned"], swept["deleted"]) == (1, 1, 0)
+
+
+def test_small_files_become_few(cold_bench: ColdBench, cold_home: Home, instance: dg.DagsterInstance) -> None:
+    for number in range(10):
+        cold_bench.task(number)
+        cold_bench.run()
+    assert len(cold_bench.catalog.snapshot_files()) == 10
+    said = metadata(run_job(cold_home, "compact", instance), "merge_files")
+    assert (said["folders"], said["files"], said["new_files"], said["problems"]) == (1, 10, 1, 0)
+    assert len(cold_bench.catalog.snapshot_files()) == 1
 
 
 def test_an_erasure_is_finished_and_one_that_is_held_stays_open(
