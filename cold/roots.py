@@ -20,9 +20,8 @@ from stratalog.schemas.arrow import INDEX
 from stratalog.schemas.blobs import references
 from stratalog.schemas.errors import Conflict, Corrupt
 from stratalog.schemas.statements import statements
-from stratalog.warm import queries
 from stratalog.warm.database import Connection, answering
-from stratalog.warm.streaming import stream
+from stratalog.warm.places import PLACES
 
 from .catalog import Catalog
 from .columns import Row, body_of
@@ -66,11 +65,10 @@ def find_roots(conn: Connection, lake: Lake, catalog: Catalog) -> Roots:
                 roots.add(row[INDEX["tenant"]], sha256)
     with whole_partitions(conn), answering(), conn.transaction():
         conn.execute(_SQL["unlimited"])
-        for tenant, sha256 in queries.content_references(conn):
-            roots.add(tenant, sha256)
-        for tenant, body in stream(conn, _SQL["quarantined_references"], {}):
-            for ref in references(bytes(body)):
-                roots.add(tenant, ref.sha256)
+        for place in PLACES:
+            for tenant, body in place.references(conn):
+                for ref in references(body):
+                    roots.add(tenant, ref.sha256)
     return roots
 
 

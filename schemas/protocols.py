@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -94,24 +95,24 @@ class ContentStore(Protocol):
         """The tenants that have content."""
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """Content of one trajectory in one place."""
-
-    place: str
-    tenant: str
-    trajectory_id: str
-    events: int
-    bytes: int
-    blobs: tuple[str, ...] = ()
-
-
 class HoldsContent(Protocol):
-    """A place that holds content of trajectories: what retention, hold, erasure, verify and backup walk over."""
+    """A place in Postgres that holds something of what events have said: what erasure, verification and the sweep of
+    content walk over (`warm/places.py` is the registry). Each call is part of the caller's transaction.
+    """
 
-    place: str
+    @property
+    def name(self) -> str:
+        """What people call it."""
 
-    def holdings(self, trajectory_ids: Iterable[str] | None = None) -> Iterator[Holding]:
-        """What lies here, of these trajectories or of all."""
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that are written anew when something of them was erased."""
 
-    def blob_roots(self) -> Iterator[tuple[str, str]]:
-        """(tenant, SHA-256) of every piece of content that must not be swept."""
+    def references(self, conn: Any, ids: Sequence[uuid.UUID] | None = None) -> Iterator[tuple[str, bytes]]:
+        """Tenant and body of all that refers to bulky content, of these trajectories or of all."""
+
+    def clear(self, conn: Any, ids: Sequence[uuid.UUID]) -> int:
+        """Take away what can be read of these; returns how many rows changed. Hashes and places stay."""
+
+    def readable(self, conn: Any, ids: Sequence[uuid.UUID]) -> list[tuple[str, uuid.UUID]]:
+        """What can still be read of these, which must be nothing: what it is, and whose."""

@@ -21,14 +21,13 @@ import msgspec
 
 from stratalog.schemas import ids
 from stratalog.schemas.blobs import digests
-from stratalog.schemas.errors import Conflict, Corrupt, Invalid, NotFound
-from stratalog.schemas.events import Source
+from stratalog.schemas.errors import Conflict, Invalid, NotFound
 from stratalog.schemas.statements import statements
-from stratalog.schemas.summary import Summary
 
 from . import erasure_ledger, hold
 from .database import Connection, answering, check_idle
 from .deletion import lock_out_holds
+from .places import PLACES
 
 TRAJECTORIES_PER_STEP = 20
 """Few, so that ingest never waits long for a head."""
@@ -168,20 +167,11 @@ def _erase(conn: Connection, erasure_id: int, wanted: Sequence[uuid.UUID]) -> Pr
 
 def clear(conn: Connection, erasure_id: int, erased: Sequence[uuid.UUID]) -> int:
     """Take away all that can be read of these, within the caller's transaction; returns how many events changed."""
-    sql = statements("erasure")
-    values = {"ids": list(erased)}
-    content = {
-        (tenant, digest)
-        for tenant, body in conn.execute(sql["bodies_with_references"], values)
-        for digest in digests(bytes(body))
-    }
+    bodies = (found for place in PLACES for found in place.references(conn, erased))
+    content = {(tenant, digest) for tenant, body in bodies for digest in digests(body)}
     note_content(conn, erasure_id, content)
-    events = sum(conn.execute(sql[name], values).rowcount for name in ("clear_events", "clear_strays"))
-    conn.execute(sql["clear_quarantine"], values)
-    _clear_summaries(conn, erased)
-    conn.execute(sql["clear_heads"], values)
-    conn.execute(sql["forget_subjects"], values)
-    return events
+    changed = {place.name: place.clear(conn, erased) for place in PLACES}
+    return changed["events"]
 
 
 def note_content(conn: Connection, erasure_id: int, content: set[tuple[str, bytes]]) -> None:
@@ -190,42 +180,6 @@ def note_content(conn: Connection, erasure_id: int, content: set[tuple[str, byte
         tenants, found = (list(values) for values in zip(*sorted(content), strict=True))
         values = {"erasure_id": erasure_id, "tenants": tenants, "digests": found}
         conn.execute(statements("erasure")["note_content"], values)
-
-
-def _clear_summaries(conn: Connection, erased: Sequence[uuid.UUID]) -> None:
-    sql = statements("erasure")
-    heads: list[tuple[Any, ...]] = []
-    items: list[tuple[Any, ...]] = []
-    for kind, id_, first, summary in conn.execute(sql["summaries"], {"ids": list(erased)}).fetchall():
-        cleared = cleared_summary(id_, bytes(summary))
-        if kind == "head":
-            heads.append((id_, cleared))
-        else:
-            items.append((id_, first, cleared))
-    if heads:
-        names, values = (list(column) for column in zip(*heads, strict=True))
-        conn.execute(sql["clear_head_summaries"], {"ids": names, "summaries": values})
-    if items:
-        names, firsts, values = (list(column) for column in zip(*items, strict=True))
-        conn.execute(sql["clear_item_summaries"], {"ids": names, "firsts": firsts, "summaries": values})
-
-
-def cleared_summary(trajectory_id: uuid.UUID, stored: bytes) -> bytes:
-    """A stored summary without what the events have said: counts, times, status and model stay."""
-    try:
-        summary = msgspec.msgpack.decode(stored, type=Summary)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"the summary of trajectory {trajectory_id} is damaged: {error}") from error
-    cleared = msgspec.structs.replace(
-        summary,
-        agent="",
-        labels={"undated": "true"} if summary.undated else {},
-        # That it was imported decides who may add to it; from where is nobody's business any more.
-        source=None if summary.source is None else Source(format=summary.source.format),
-        pending_approvals=[],
-        escalations=[],
-    )
-    return msgspec.msgpack.encode(cleared)
 
 
 def _refuse_dropping(dropping: Sequence[uuid.UUID]) -> None:

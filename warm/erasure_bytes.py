@@ -25,9 +25,8 @@ from stratalog.schemas.statements import statements
 
 from . import erasure_ledger
 from .database import STATEMENT_TIMEOUT_MS, Connection, answering, check_idle
+from .places import PLACES
 
-TABLES = ("trajectory_events_stray", "trajectories", "quarantine", "consolidation_items", "trajectory_subjects")
-"""What may have had something of any trajectory, beside the partitions."""
 OLDER_TRANSACTIONS_S = 600.0
 """How long older transactions, which still see the old rows, are waited for."""
 LOCK_TIMEOUT_MS = 120_000
@@ -61,7 +60,7 @@ def remove_bytes(conn: Connection, *, embedded: bool) -> WarmGone:
     if not erased:
         return WarmGone()
     _check_unreadable(conn, erased)
-    tables = (*_partitions(conn, erased), *TABLES)
+    tables = (*_partitions(conn, erased), *(table for place in PLACES for table in place.tables))
     with _committing_by_itself(conn):
         wait_for_older_transactions(conn)
         before = _size(conn, tables)
@@ -81,7 +80,7 @@ def unerased(conn: Connection, erased: Sequence[uuid.UUID]) -> list[tuple[str, u
     """Where something of these is still readable in Postgres: what it is, and whose."""
     with answering(), conn.transaction():
         conn.execute(statements("retention")["unlimited"])
-        return [(what, id_) for what, id_ in conn.execute(statements("erasure")["unerased"], {"ids": list(erased)})]
+        return [found for place in PLACES for found in place.readable(conn, erased)]
 
 
 def _check_unreadable(conn: Connection, erased: Sequence[uuid.UUID]) -> None:

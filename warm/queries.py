@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from stratalog.schemas import ids
-from stratalog.schemas.blobs import references
 from stratalog.schemas.chain import START, Link
 from stratalog.schemas.envelope import Envelope, Header, hash_header
 from stratalog.schemas.errors import Corrupt, NotFound
@@ -205,16 +204,6 @@ def hash_at(conn: Connection, trajectory_id: uuid.UUID, sequence_number: int) ->
     with answering(), conn.transaction():
         row = conn.execute(statements("reading")["hash_at"], place).fetchone()
     return None if row is None else row[0]
-
-
-def content_references(conn: Connection) -> Iterator[tuple[str, str]]:
-    """(tenant, SHA-256) of the content that events refer to, each once."""
-    seen: set[tuple[str, str]] = set()
-    for tenant, body in stream(conn, statements("reading")["content_references"], {}):
-        for ref in references(bytes(body)):
-            if (tenant, ref.sha256) not in seen:
-                seen.add((tenant, ref.sha256))
-                yield tenant, ref.sha256
 
 
 def _link_before(conn: Connection, known: TrajectoryHead, sequence: int) -> Link:

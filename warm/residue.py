@@ -10,7 +10,6 @@ from stratalog.schemas.statements import statements
 
 from .database import Connection, answering
 
-
 _BYTES = sql.SQL("EXISTS (SELECT 1 FROM unnest(%(bytes)s::bytea[]) AS n(x) WHERE position(x IN {}) > 0)")
 _TEXT = sql.SQL("EXISTS (SELECT 1 FROM unnest(%(texts)s::text[]) AS n(x) WHERE position(x IN {}::text) > 0)")
 

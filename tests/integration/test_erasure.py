@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import uuid
+from collections.abc import Iterator, Sequence
 
 import pytest
 from fix_erasure import BY, arrive, canary_story, erase, others, tables_with
@@ -13,10 +14,12 @@ from fix_history import MemoryLog, Story, assert_sound, copy, message, row
 from stratalog.schemas import events as ev
 from stratalog.schemas import subjects
 from stratalog.schemas.blobs import Blob, BlobRef
+from stratalog.schemas.codec import encode_body
 from stratalog.schemas.errors import Conflict, Invalid, NotFound
-from stratalog.warm import erasure, erasure_ledger, hold, quarantine
+from stratalog.warm import erasure, erasure_bytes, erasure_ledger, hold, quarantine
 from stratalog.warm.database import Connection, connect
 from stratalog.warm.erasure import Selection, Subject
+from stratalog.warm.places import PLACES
 
 __all__ = ["others"]
 pytestmark = pytest.mark.usefixtures("others")
@@ -275,6 +278,49 @@ def test_bad_selections(warm: Connection, selection: Selection) -> None:
 def test_a_condition_that_names_nothing(warm: Connection) -> None:
     with pytest.raises(NotFound):
         erasure.request(warm, Selection(where="false"), **BY)
+
+
+# --- the registry of what holds content -------------------------------------------------------------------------------
+
+
+class Inbox:
+    """A place that is added later: a table with bodies that came from outside."""
+
+    name, tables = "inbox", ("inbox",)
+
+    def references(self, conn: Connection, ids: Sequence[uuid.UUID] | None = None) -> Iterator[tuple[str, bytes]]:
+        condition = "true" if ids is None else "trajectory_id = ANY(%(ids)s)"
+        for tenant, body in conn.execute(f"SELECT tenant, body FROM inbox WHERE {condition}".encode(), {"ids": ids}):
+            yield tenant, bytes(body)
+
+    def clear(self, conn: Connection, ids: Sequence[uuid.UUID]) -> int:
+        return conn.execute("UPDATE inbox SET body = '' WHERE trajectory_id = ANY(%s)", (list(ids),)).rowcount
+
+    def readable(self, conn: Connection, ids: Sequence[uuid.UUID]) -> list[tuple[str, uuid.UUID]]:
+        query = "SELECT 'inbox', trajectory_id FROM inbox WHERE body <> '' AND trajectory_id = ANY(%s)"
+        return list(conn.execute(query, (list(ids),)).fetchall())
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_what_is_added_later_joins_through_the_registry(
+    warm: Connection, registered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = canary()
+    story, ref = canary_story(word), BlobRef.of(b"came later")
+    arrive(warm, story)
+    body = encode_body(ev.ToolResult(tool_call_id=word, output=Blob(ref)))
+    with warm.transaction():
+        warm.execute("CREATE TABLE inbox (trajectory_id uuid, tenant text, body bytea)")
+        warm.execute("INSERT INTO inbox VALUES (%s, 'default', %s)", (story.trajectory_id, body))
+    if registered:
+        for module in (erasure, erasure_bytes):
+            monkeypatch.setattr(module, "PLACES", (*PLACES, Inbox()))
+    erase(warm, story)
+    assert tables_with(warm, word.encode()) == ([] if registered else ["inbox.body"]), "the second is the control"
+    noted = [sha256 for _, sha256, _ in erasure_ledger.content_left(warm)]
+    assert noted == ([ref.sha256] if registered else [])
+    gone = erasure_bytes.remove_bytes(warm, embedded=True)
+    assert ("inbox" in gone.tables) is registered
 
 
 # --- holds -----------------------------------------------------------------------------------------------------------

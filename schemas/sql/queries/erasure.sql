@@ -84,65 +84,12 @@ ON CONFLICT (trajectory_id) DO NOTHING;
 UPDATE erasure_items SET state = 'erased', matters = '{}'
 WHERE erasure_id = %(erasure_id)s AND trajectory_id = ANY(%(ids)b::uuid[]);
 
--- name: bodies_with_references
--- The bodies that refer to bulky content.
-SELECT tenant, body FROM all_events
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND position('{"$blob":'::bytea IN body) > 0
-UNION ALL
-SELECT tenant, body FROM quarantine
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND position('{"$blob":'::bytea IN body) > 0;
-
 -- name: note_content
 -- What these bodies referred to, to be looked at when bytes are removed.
 INSERT INTO erased_content (tenant, sha256, erasure_id)
 SELECT tenant, digest, %(erasure_id)s FROM unnest(%(tenants)b::text[], %(digests)b::bytea[]) AS b(tenant, digest)
 ORDER BY 1, 2 ON CONFLICT (tenant, sha256) DO UPDATE
 SET erasure_id = excluded.erasure_id, needed = false, put_at = NULL;
-
--- name: clear_events
--- Bodies, projections and the columns that were taken from them. The header, the digest and the hash stay.
-UPDATE trajectory_events
-SET body = '', erased = true, payload = NULL, tool_name = NULL, event_status = NULL
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND (NOT erased OR body <> '' OR payload IS NOT NULL);
-
--- name: clear_strays
--- The same for those that lie in no partition.
-UPDATE trajectory_events_stray
-SET body = '', erased = true, payload = NULL, tool_name = NULL, event_status = NULL
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND (NOT erased OR body <> '' OR payload IS NOT NULL);
-
--- name: clear_quarantine
--- Events that were put aside; that they were, and why, stays.
-UPDATE quarantine SET body = '', erased = true, secret = NULL WHERE trajectory_id = ANY(%(ids)b::uuid[]);
-
--- name: summaries
--- The summaries of heads and of what was planned for the cold tier.
-SELECT 'head', trajectory_id, -1, summary FROM trajectories
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND summary <> ''
-UNION ALL
-SELECT 'item', trajectory_id, first_sequence, summary FROM consolidation_items
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND summary <> '';
-
--- name: clear_heads
--- The secret, and what the events have said of the trajectory. Position, hash, times, counts and model stay.
-UPDATE trajectories AS t SET secret = NULL, agent = '', source = NULL, updated_at = clock_timestamp(),
-  labels = CASE WHEN t.labels ->> 'undated' = 'true' THEN '{"undated": "true"}'::jsonb ELSE '{}' END
-WHERE t.trajectory_id = ANY(%(ids)b::uuid[]);
-
--- name: clear_head_summaries
--- Without labels, agent and source.
-UPDATE trajectories AS t SET summary = b.summary
-FROM unnest(%(ids)b::uuid[], %(summaries)b::bytea[]) AS b(id, summary) WHERE t.trajectory_id = b.id;
-
--- name: clear_item_summaries
--- The same.
-UPDATE consolidation_items AS i SET summary = b.summary
-FROM unnest(%(ids)b::uuid[], %(firsts)b::bigint[], %(summaries)b::bytea[]) AS b(id, first, summary)
-WHERE i.trajectory_id = b.id AND i.first_sequence = b.first;
-
--- name: forget_subjects
--- Whom they were about; a subject that was asked for stays in the request, as its keyed hash.
-DELETE FROM trajectory_subjects WHERE trajectory_id = ANY(%(ids)b::uuid[]);
 
 -- name: add_related
 -- What came to be known after a request and is covered by it: what descends from something erased, and trajectories
@@ -230,22 +177,6 @@ SELECT trajectory_id FROM erased_trajectories WHERE cold_gone_at IS NULL ORDER B
 SELECT DISTINCT p.name FROM event_partitions p, unnest(%(ids)b::uuid[]) AS b(id)
 WHERE b.id >= uuid7_floor(p.lower::timestamp AT TIME ZONE 'UTC')
   AND b.id < uuid7_floor(p.upper::timestamp AT TIME ZONE 'UTC') ORDER BY p.name;
-
--- name: unerased
--- Where something of these is still readable: there must be nothing.
-SELECT 'event ' || sequence_number, trajectory_id FROM all_events
-WHERE trajectory_id = ANY(%(ids)b::uuid[])
-  AND (NOT erased OR body <> '' OR payload IS NOT NULL OR tool_name IS NOT NULL OR event_status IS NOT NULL)
-UNION ALL
-SELECT 'quarantined event ' || quarantine_id, trajectory_id FROM quarantine
-WHERE trajectory_id = ANY(%(ids)b::uuid[]) AND (body <> '' OR secret IS NOT NULL)
-UNION ALL
-SELECT 'head', trajectory_id FROM trajectories
-WHERE trajectory_id = ANY(%(ids)b::uuid[])
-  AND (secret IS NOT NULL OR agent <> '' OR source IS NOT NULL OR labels - 'undated' <> '{}')
-UNION ALL
-SELECT 'subject', trajectory_id FROM trajectory_subjects WHERE trajectory_id = ANY(%(ids)b::uuid[])
-LIMIT 1000;
 
 -- name: content_left
 -- Content that erased bodies referred to and that is still to be looked at, of one request or of all.

@@ -66,7 +66,3 @@ FROM consolidation_runs WHERE state = 'marked' ORDER BY finished_at DESC LIMIT 1
 -- Up to where retention has deleted trajectories in the warm and in the cold tier.
 SELECT trajectory_id, dropped_through, cold_dropped_through FROM trajectories
 WHERE dropped_through >= 0 AND (%(trajectory_id)b::uuid IS NULL OR trajectory_id = %(trajectory_id)b::uuid);
-
--- name: content_references
--- Bodies that may refer to content: the search is for the spelling of a reference, the caller reads it exactly.
-SELECT tenant, body FROM all_events WHERE position('\x7b2224626c6f62223a'::bytea IN body) > 0;
