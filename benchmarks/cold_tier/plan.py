@@ -12,7 +12,7 @@ QUICK = os.environ.get("BENCH") == "quick"
 class Plan:
     """Rounds and sizes."""
 
-    rounds: int = 5
+    rounds: int = 3
     trajectories: int = 3_000
     """Of the profile `mixed`, one tenant and day: about 130 MB of bodies."""
     many: int = 10_000
@@ -23,4 +23,4 @@ class Plan:
     """About 0.2 and 1 GB of bodies."""
 
 
-PLAN = Plan(rounds=2, trajectories=600, many=1_000, repeats=5, memory_trajectories=(250, 1_000)) if QUICK else Plan()
+PLAN = Plan(rounds=1, trajectories=600, many=1_000, repeats=5, memory_trajectories=(250, 1_000)) if QUICK else Plan()

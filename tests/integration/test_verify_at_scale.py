@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_cli import call
 from fix_cold import ColdBench
 
 from stratalog.cold import verification, workers
@@ -153,3 +155,15 @@ def test_files_that_are_replaced_meanwhile_are_no_damage(
     calls.clear()
     moving = True
     assert verified(cold_home, 1)["ok"]
+
+
+def test_the_command_prints_how_to_look_at_the_same_again(full: ColdBench, cold_home: Home) -> None:
+    where = ("--home", cold_home.path, "--dsn", full.dsn)
+    said = call("verify", "--read-data", "40%", "--workers", "1", *where)
+    assert said.code == 0 and said.out.splitlines()[-1] == "verified"
+    again = re.search(r"the same again: stratalog (verify --read-data 40% --seed \d+)", said.out)
+    assert again is not None and "not at" in said.out
+    first = call(*again[1].split(), "--json", *where).document
+    assert first["sample"]["share"] == 0.4 and first == call(*again[1].split(), "--json", *where).document
+    for wrong in (("--read-data", "7"), ("--workers", "0"), ("--read-data", "5%", "--seed", "-1")):
+        assert call("verify", *wrong, *where).code == 1
