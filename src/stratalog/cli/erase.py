@@ -303,10 +303,12 @@ def _show(erased: Erased, output: Output, *, bytes_too: bool) -> None:
         output.line(f"{held.trajectory_id} stays: held by {matters}", style="yellow")
     if erased.gone is not None:
         gone = erased.gone
+        logs = sum(log.events for log in gone.logs)
+        wal = f" and {counted(gone.warm.wal_files, 'file')} of its write-ahead log" if gone.warm.wal_files else ""
         output.line(
-            f"bytes gone: {sum(log.events for log in gone.logs):,} events from {counted(len(gone.logs), 'hot log')}, "
-            f"{counted(len(gone.warm.tables), 'table')} and {gone.warm.wal_files or 0} files of the write-ahead log of "
-            f"Postgres, {gone.cold.files_rewritten if gone.cold else 0} Parquet files, "
+            f"bytes gone: {counted(logs, 'event')} from {counted(len(gone.logs), 'hot log')}; "
+            f"{counted(len(gone.warm.tables), 'table')} of Postgres written anew{wal}; "
+            f"{counted(gone.cold.files_rewritten if gone.cold else 0, 'Parquet file')} written anew; "
             f"{counted(gone.content.deleted, 'piece')} of content"
         )
         if gone.content.needed:

@@ -121,7 +121,8 @@ def _show_head(listed: Listed, output: Output) -> None:
     output.line(f"tokens   {summary.input_tokens:,} in, {summary.output_tokens:,} out{cost}")
     output.line(f"tiers    {_where(listed)}")
     if summary.source is not None:
-        output.line(f"source   {sanitise(_source(summary))}, run {sanitise(summary.source.run_id)}")
+        run = f", run {sanitise(summary.source.run_id)}" if summary.source.run_id else ""
+        output.line(f"source   {sanitise(_source(summary))}{run}")
     output.line("")
 
 
