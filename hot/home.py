@@ -143,23 +143,11 @@ class Home:
     def import_key(self, tenant: str) -> bytes:
         """The tenant's import key (32 bytes), made on first use; durable before it is returned."""
         ids.check_tenant(tenant)
-        path = self.folder("keys/import") / f"{tenant}.key"
-        if not path.exists():
-            write_durably(path, secrets.token_bytes(32), mode=0o600, exclusive=True)
-        key = path.read_bytes()
-        if len(key) != 32:
-            raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
-        return key
+        return _key(self.folder("keys/import") / f"{tenant}.key")
 
     def subject_key(self) -> bytes:
         """The key (32 bytes) with which subjects are hashed, made on first use; durable before it is returned."""
-        path = self.folder("keys") / "subject.key"
-        if not path.exists():
-            write_durably(path, secrets.token_bytes(32), mode=0o600, exclusive=True)
-        key = path.read_bytes()
-        if len(key) != 32:
-            raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
-        return key
+        return _key(self.folder("keys") / "subject.key")
 
     def subject_labels(self, tenant: str, *names: str) -> dict[str, str]:
         """Labels for `TaskStarted` that say whom a trajectory of a tenant is about, without their names."""
@@ -174,6 +162,15 @@ class Home:
         """Use the key that the warm tier already has for this tenant."""
         ids.check_tenant(tenant)
         write_durably(self.folder("keys/import") / f"{tenant}.key", key, mode=0o600)
+
+
+def _key(path: Path) -> bytes:
+    if not path.exists():
+        write_durably(path, secrets.token_bytes(32), mode=0o600, exclusive=True)
+    key = path.read_bytes()
+    if len(key) != 32:
+        raise Invalid(f"{path} is not a key of 32 bytes", hint="restore it from a backup of keys/")
+    return key
 
 
 def _create(home: Path) -> None:
