@@ -39,35 +39,33 @@ class Folder:
         target = self._inside(path)
         with translated("write", str(target)):
             self._ensure(target.parent)
-            source = self._scratch.file()
-            try:
-                with source.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+            with self._written(content) as source:
                 _rename(source, target)
-            except BaseException:
-                source.unlink(missing_ok=True)
-                raise
 
     def put_new(self, path: str, content: bytes) -> bool:
         """Write a file on the condition that there is none of its name; whether what is there then is this content."""
         target = self._inside(path)
         with translated("write", str(target)):
             self._ensure(target.parent)
-            source = self._scratch.file()
-            try:
-                with source.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+            with self._written(content) as source:
                 # A link, unlike a rename, replaces nothing.
                 with contextlib.suppress(FileExistsError):
                     target.hardlink_to(source)
-                return target.read_bytes() == content
-            finally:
                 _sync_folder(target.parent)
-                source.unlink(missing_ok=True)
+                return target.read_bytes() == content
+
+    @contextlib.contextmanager
+    def _written(self, content: bytes) -> Iterator[Path]:
+        """A file of the scratch folder with this content, on disk; gone after the block unless it was renamed."""
+        source = self._scratch.file()
+        try:
+            with source.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield source
+        finally:
+            source.unlink(missing_ok=True)
 
     def keeps(self, path: str, content: bytes) -> bool:
         """Whether the file has this very content; makes sure then that it is durable, and marks it as used now."""
