@@ -20,9 +20,9 @@ from stratalog.cold.check import verify_cold
 from stratalog.cold.consolidate import Consolidation
 from stratalog.cold.expiry import Expired, expire
 from stratalog.cold.installation import Tiers
-from stratalog.cold.owner import take_over
 from stratalog.cold.lake import Lake
 from stratalog.cold.metadata_files import moment, named_by
+from stratalog.cold.owner import take_over
 from stratalog.schemas.errors import Conflict, Invalid, Locked, Unavailable
 
 pytestmark = pytest.mark.postgres
