@@ -100,6 +100,8 @@ def open_views(
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", **config})
     try:
         connection.execute("SET TimeZone = 'UTC'")
+        # Files never change under their names: the footers of many are read once, not for each question.
+        connection.execute("SET parquet_metadata_cache = true")
         for scheme in _object_schemes(files):
             connection.register_filesystem(StatelessFileSystem(open_filesystem(scheme, storage_options)))
         events, *others = view_statements(files, masked)
