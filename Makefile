@@ -53,7 +53,8 @@ test-duckdb2: .venv-duckdb2/installed
 test-postgres: install
 	for major in 15 18; do \
 	  STRATALOG_TEST_PG_MAJOR=$$major $(BIN)/pytest -n $(PYTEST_WORKERS) tests/integration/test_migrate.py \
-	    tests/integration/test_ingest.py tests/integration/test_sidecar.py tests/integration/test_consolidate.py || exit 1; \
+	    tests/integration/test_ingest.py tests/integration/test_sidecar.py tests/integration/test_consolidate.py \
+	    tests/integration/test_erasure.py tests/integration/test_erasure_bytes.py || exit 1; \
 	done
 
 lint: install
