@@ -52,7 +52,7 @@ def _about(rounds: Rounds, sources: Sequence[str]) -> str:
         "Parquet. *Questions*: DuckDB on one file of the same rows that it has written itself, sorted by trajectory; "
         "and on one JSON file for each trajectory with a line for each event. Ratios of questions are the baseline's "
         "time over ours.\n\n"
-        "What limits: the digest of a body is keyed, which takes five calls of SHA-256, and the header is hashed once "
+        "What limits: the digest of a body is keyed, which takes four calls of SHA-256, and the header is hashed once "
         "more: 4 to 5 µs of CPython for an event of this size, whatever else is done. Without any other work that is "
         "130 to 160 MB/s for bodies of 650 bytes, so the targets of 200 MB/s hold for bodies of some KB only. A "
         "consolidation hashes every event twice, when it is read and when it is read back; ADBC and pyarrow hash "
