@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from stratalog.schemas.blobs import references
+from stratalog.schemas.blobs import BlobRef, references
 from stratalog.schemas.envelope import Envelope, encode_record
 from stratalog.schemas.errors import Corrupt, CursorMismatch, Invalid, NotFound, StratalogError
 
@@ -36,6 +36,8 @@ LAG_EVENTS_MAX = 2_000
 
 
 PackedEvent = tuple[int, bytes, list[tuple[bytes, bytes]]]
+WholeEvent = tuple[Envelope, list[tuple[BlobRef, bytes]]]
+"""An event and the content that it refers to."""
 
 
 class TailServer:
@@ -129,11 +131,16 @@ def answer(engine: Engine, request: Request) -> Reply:
         return Reply(None, Invalid.code, f"{request.operation}: {error}")
 
 
-def pack_event(engine: Engine, envelope: Envelope) -> PackedEvent:
+def pack_event(event: WholeEvent) -> PackedEvent:
     """An event for the wire: LSN, stored record, and (reference as JSON, content) of all it refers to."""
+    envelope, contents = event
+    return envelope.lsn, _record(envelope), [(msgspec.json.encode(ref), content) for ref, content in contents]
+
+
+def whole_event(engine: Engine, envelope: Envelope) -> WholeEvent:
+    """An event with all that it refers to; raises `NotFound`, `Corrupt`."""
     refs = {ref.sha256: ref for ref in references(envelope.body)}
-    contents = [(msgspec.json.encode(ref), engine.contents.get(envelope.lsn, sha256)) for sha256, ref in refs.items()]
-    return envelope.lsn, _record(envelope), contents
+    return envelope, [(ref, engine.contents.get(envelope.lsn, sha256)) for sha256, ref in refs.items()]
 
 
 def _record(envelope: Envelope) -> bytes:
@@ -146,22 +153,22 @@ def _record(envelope: Envelope) -> bytes:
     )
 
 
-def read_batch(engine: Engine, after_lsn: int, events_max: int, bytes_max: int) -> list[PackedEvent]:
+def read_batch(engine: Engine, after_lsn: int, events_max: int, bytes_max: int) -> list[WholeEvent]:
     """Durable events after an LSN without a hole, at least one if there is one, within the limits.
 
     After LSN 0 they begin with the first that is not pruned; raises `CursorMismatch` where later ones are pruned.
     """
     start = after_lsn or engine.pruned_lsn
-    batch: list[PackedEvent] = []
+    batch: list[WholeEvent] = []
     size = 0
     for envelope in engine.scan(start + 1, start + events_max):
         size += len(envelope.body) + sum(ref.size for ref in references(envelope.body))
         if envelope.lsn != start + 1 or (batch and size > bytes_max):
             break
-        packed = _packed_now(engine, envelope)
-        if packed is None:
+        event = whole_now(engine, envelope)
+        if event is None:
             break
-        batch.append(packed)
+        batch.append(event)
         start = envelope.lsn
     if start < engine.pruned_lsn and not batch:  # pruned, before or while we looked
         if after_lsn:
@@ -170,14 +177,14 @@ def read_batch(engine: Engine, after_lsn: int, events_max: int, bytes_max: int) 
     return batch
 
 
-def _packed_now(engine: Engine, envelope: Envelope) -> PackedEvent | None:
+def whole_now(engine: Engine, envelope: Envelope) -> WholeEvent | None:
     """An event that was just read, as it is now if it was erased meanwhile; `None` where it was pruned meanwhile."""
     try:
-        return pack_event(engine, envelope)
+        return whole_event(engine, envelope)
     except (NotFound, Corrupt) as error:
         now = engine.envelope(envelope.lsn)
         if now is None or now.erased:
-            return None if now is None else pack_event(engine, now)
+            return None if now is None else whole_event(engine, now)
         raise Corrupt(error.message) from error
 
 
@@ -195,7 +202,7 @@ def _read(engine: Engine, arguments: dict[str, Any]) -> dict[str, Any]:
     after = arguments["after"]
     engine.durable.wait(after + 1, min(arguments.get("wait_s", 0.0), WAIT_S_MAX))
     batch = read_batch(engine, after, arguments["events_max"], arguments["bytes_max"])
-    return {"durable": engine.durable.value, "events": batch}
+    return {"durable": engine.durable.value, "events": list(map(pack_event, batch))}
 
 
 def _acknowledge(engine: Engine, arguments: dict[str, Any]) -> None:

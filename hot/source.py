@@ -332,9 +332,11 @@ class LocalSource:
     def read(self, after_lsn: int, events_max: int, bytes_max: int) -> list[LogEvent]:
         """See `LogSource`."""
         self._yield()
-        return unpack_events(
-            serving.read_batch(self._engine, after_lsn, events_max, bytes_max), self._engine.openings.at
-        )
+        opening_of = self._engine.openings.at
+        return [
+            LogEvent(envelope, tuple(contents), opening_of(envelope.lsn))
+            for envelope, contents in serving.read_batch(self._engine, after_lsn, events_max, bytes_max)
+        ]
 
     def wait(self, after_lsn: int, timeout_s: float) -> bool:
         """Nobody appends to an ownerless log, so this never waits."""

@@ -91,8 +91,8 @@ def test_a_reader_who_has_read_the_event_and_not_yet_its_content_sees_it_erased(
     envelope = gated_log.engine.envelope(receipts[-1].lsn)
     assert envelope is not None
     gated_log.erase_blocking([trajectory_id])
-    packed = serving._packed_now(gated_log.engine, envelope)
-    assert packed is not None and packed[2] == []
+    whole = serving.whole_now(gated_log.engine, envelope)
+    assert whole is not None and whole[1] == []
 
 
 def test_an_owner_that_does_not_know_the_request_says_so(home: Home) -> None:
