@@ -134,6 +134,8 @@ class Committer:
         self._end_group = end_group
         self._after_group = after_group
         self._again_s: float | None = None
+        self._looked_after = True
+        """Whether `after_group` was called since the last group, whoever committed that."""
         self._work = threading.Condition(self.lock)
         self._queue: deque[Staged] = deque()
         self._group: list[Staged] = []
@@ -235,14 +237,15 @@ class Committer:
         self._end_group(group[-1])
         with self.lock:
             self._group = []
-            if self._resting:  # a caller has committed here, and nobody has a time to look after it
-                self._again_s = 0.0
+            self._looked_after = False
+            if self._resting:  # a caller has committed here, and the thread has no time at which it looks after it
                 self._work.notify()
         _release(group)
         return True
 
     def _look_after(self) -> None:
         """Call `after_group`; not while leading, so that callers who commit do not wait for it."""
+        self._looked_after = True  # before the call: a group that ends meanwhile is to be looked after, too
         try:
             self._again_s = self._after_group()
         except Exception as error:  # noqa: BLE001 - as in `_lead`
@@ -253,6 +256,8 @@ class Committer:
         while True:
             with self.lock:
                 while not self._ready():
+                    if not self._looked_after and self._again_s is None:
+                        self._again_s = 0.0
                     self._resting = self._again_s is None
                     rested = not self._work.wait(self._again_s)
                     self._resting = False
@@ -260,6 +265,7 @@ class Committer:
                         break
                 if self._ready():
                     return
+                self._looked_after = True
             self._again_s = self._after_group()
 
     def _ready(self) -> bool:

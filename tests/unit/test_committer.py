@@ -360,3 +360,28 @@ def test_the_owner_is_called_again_while_nothing_is_to_do(make: Callable[..., Be
     for _ in range(3):
         assert called.acquire(timeout=10)
     assert remaining == []
+
+
+def test_a_group_that_a_caller_commits_while_another_is_looked_after_is_looked_after_too(
+    make: Callable[..., Bench],
+) -> None:
+    """Or HEAD would stay behind it until something else is appended."""
+    bench = make()
+    looking, go_on, seen = threading.Event(), threading.Event(), threading.Event()
+
+    def after() -> float | None:
+        if not looking.is_set():
+            looking.set()
+            go_on.wait(10)
+        elif bench.ended[-1] == 2:
+            seen.set()
+        return None
+
+    bench.after = after
+    first, second = ThreadWaiter(), ThreadWaiter()
+    bench.stage(first)
+    assert first.wait() == 1 and looking.wait(10)
+    bench.stage(second)
+    assert bench.committer.wait(second) == 2, "the thread is busy, so the caller commits"
+    go_on.set()
+    assert seen.wait(10)
