@@ -12,7 +12,7 @@ QUICK = os.environ.get("BENCH") == "quick"
 class Plan:
     """Rounds and sizes."""
 
-    rounds: int = 3
+    rounds: int = int(os.environ.get("BENCH_ROUNDS", "3"))
     trajectories: int = 3_000
     """Of the profile `mixed`, one tenant and day: about 130 MB of bodies."""
     many: int = 10_000
