@@ -118,6 +118,8 @@ def _ingest(
         ledger = Ledger(conn, project=project)
         ledger.lock(offered)
         offered, brought_back = ledger.strip(offered)
+        if brought_back:
+            conn.execute(statements("ledger")["fall_back"], {"log_id": log_id, "ids": sorted(brought_back)})
         verdicts = ledger.offer(offered)
         ledger.store()
         refused = [

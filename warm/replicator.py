@@ -23,7 +23,15 @@ from stratalog.hot.source import Cursor, LogEvent, LogSource, has_more, open_sou
 from stratalog.schemas import ids
 from stratalog.schemas.blobs import BlobRef
 from stratalog.schemas.codec import decode_body
-from stratalog.schemas.errors import Conflict, CursorMismatch, Fenced, Locked, Retryable, Unavailable
+from stratalog.schemas.errors import (
+    Conflict,
+    CursorMismatch,
+    DiskBudgetExceeded,
+    Fenced,
+    Locked,
+    Retryable,
+    Unavailable,
+)
 from stratalog.schemas.events import TaskStarted
 from stratalog.schemas.protocols import ContentStore
 from stratalog.schemas.settings import WarmSettings
@@ -44,6 +52,8 @@ IDLE_WAIT_S = 1.0
 """How long an owner is asked to wait for the next event; also bounds how long a stop takes."""
 LEDGER_POLL_S = 2.0
 """How often the ledger of erasures is looked at while a log is followed."""
+LEDGER_RETRY_S = 60.0
+"""How long after an erasure that was not possible it is tried again."""
 UNACKNOWLEDGED_LSNS = 1 << 14
 """How far behind the cursor an acknowledgement can have been lost: far more than one batch."""
 
@@ -157,11 +167,20 @@ class Replicator:
         return None
 
     def _follow_ledger(self, conn: Connection, source: LogSource) -> None:
-        """Erase in the log what the ledger says and it has not followed yet."""
-        while (wanted := erasure_ledger.pending(conn, self._log_id)) is not None:
-            done = source.erase(wanted.trajectories)
-            erasure_ledger.followed(conn, self._log_id, wanted.place, done.events)
-        self._ledger_due = time.monotonic() + LEDGER_POLL_S
+        """Erase in the log what the ledger says and it has not followed yet.
+
+        What is not possible now (no room to write files anew, an owner that cannot erase) does not hold up replication:
+        the log stays behind the ledger, visibly, and it is tried again.
+        """
+        try:
+            while (wanted := erasure_ledger.pending(conn, self._log_id)) is not None:
+                done = source.erase(wanted.trajectories)
+                erasure_ledger.followed(conn, self._log_id, wanted.place, done.events)
+        except (Unavailable, DiskBudgetExceeded) as error:
+            self.status.fail(error, "retrying")
+            self._ledger_due = time.monotonic() + LEDGER_RETRY_S
+        else:
+            self._ledger_due = time.monotonic() + LEDGER_POLL_S
 
     def _inherited(self, conn: Connection, start: Cursor) -> Cursor:
         """Where an unknown log begins: at its first event, or where it was pruned before it was given a new id."""
@@ -181,12 +200,12 @@ class Replicator:
         settings = self._settings
         while not self._stop.is_set():
             self.status.advance(cursor.lsn, source.durable_lsn())
+            if time.monotonic() >= self._ledger_due:
+                self._follow_ledger(conn, source)
             if idle_wait_s == 0 and cursor.lsn >= target:
                 # A single run ends here, however fast its log grows.
                 self._at_rest()
                 return
-            if time.monotonic() >= self._ledger_due:
-                self._follow_ledger(conn, source)
             events = source.read(cursor.lsn, settings.batch_events_max, settings.batch_bytes_max)
             if events:
                 self.status.state = "replicating"
@@ -194,11 +213,11 @@ class Replicator:
                 source.acknowledge(done.cursor.lsn, done.cursor.hash, done.quarantined)
                 cursor = done.cursor
                 self._failures = 0
-                if done.brought_back:
-                    source.erase(sorted(done.brought_back))
                 if done.related and erasure.add_related(conn):
                     erasure.proceed(conn)
-                    self._follow_ledger(conn, source)
+                    self._ledger_due = 0.0
+                if done.brought_back:
+                    self._ledger_due = 0.0
             else:
                 self._at_rest()
                 if not source.wait(cursor.lsn, idle_wait_s):

@@ -17,8 +17,9 @@ from stratalog.audit.keys import KeyRecord
 from stratalog.cli.erase import EXIT_OPEN
 from stratalog.hot.home import Home
 from stratalog.hot.log import HotLog
+from stratalog.hot.source import SocketSource
 from stratalog.schemas import events as ev
-from stratalog.schemas.errors import Conflict, Corrupt, Erased, Invalid, NotFound
+from stratalog.schemas.errors import Conflict, Corrupt, Erased, Invalid, NotFound, Unavailable
 
 pytestmark = [pytest.mark.postgres, pytest.mark.required_in_ci]
 REASON = ("--reason", "request 17")
@@ -171,6 +172,24 @@ def test_the_sidecar_follows_the_ledger(home: Cli) -> None:
     home.json("sidecar", "--once")
     assert found(home, word, code=0) == []
     assert home.json("erase", "finish")["receipts"] == ["hot"]
+
+
+def test_an_owner_that_cannot_erase_does_not_hold_up_replication(home: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: SocketSource, trajectory_ids: object) -> None:
+        raise Unavailable("the owner runs a version that cannot erase")
+
+    with HotLog.open(home.home) as log:
+        id_ = write(log, canary())
+        home.json("sidecar", "--once")
+        home.json("erase", "--trajectory", str(id_), "--unreadable-only", *REASON, code=EXIT_OPEN)
+        write(log, "goes on")
+        monkeypatch.setattr(SocketSource, "erase", refuse)
+        assert home.json("sidecar", "--once")["events"] == 6
+        done = home.json("erase", "finish", code=EXIT_OPEN)
+        assert [behind["log_id"] for behind in done["logs_behind"]] == [str(log.log_id)]
+        assert "cannot erase" in home("erase", "finish").out
+        monkeypatch.undo()
+        assert home.json("erase", "finish")["receipts"] == ["hot"]
 
 
 def test_a_log_that_is_gone_for_good(home: Cli) -> None:

@@ -85,6 +85,7 @@ def test_what_comes_later_is_stored_without_its_body(warm: Connection) -> None:
     log.append(story, late)
     done = copy(warm, log)
     assert (done.admitted, done.brought_back) == (2, frozenset({story.trajectory_id}))
+    assert erasure_ledger.pending(warm, log.log_id) is not None
     assert tables_with(warm, word.encode()) == []
     assert row(warm, "SELECT head_hash FROM trajectories WHERE trajectory_id = %s", story.trajectory_id) == (
         story.head.hash,
@@ -410,6 +411,18 @@ def test_the_history_is_not_changed(warm: Connection, table: str) -> None:
     erase(warm, story)
     with pytest.raises(Exception, match="history"), warm.transaction():
         warm.execute(f"TRUNCATE {table} CASCADE".encode())
+
+
+def test_a_log_that_brings_bodies_back_has_not_followed(warm: Connection) -> None:
+    story, other = canary_story(canary(), finish=False), canary_story(canary())
+    log = arrive(warm, other, story)
+    erase(warm, other)
+    erase(warm, story)
+    erasure_ledger.followed(warm, log.log_id, 2, 12)
+    log.append(story, [story.write(message("once more"))])
+    copy(warm, log)
+    again = erasure_ledger.pending(warm, log.log_id)
+    assert again is not None and again.trajectories == (story.trajectory_id,)
 
 
 # --- crashes and races -----------------------------------------------------------------------------------------------

@@ -37,6 +37,12 @@ SELECT tenant, digest, erasure FROM unnest(%(tenants)b::text[], %(digests)b::byt
 ORDER BY 1, 2 ON CONFLICT (tenant, sha256) DO UPDATE
 SET erasure_id = excluded.erasure_id, needed = false, put_at = NULL;
 
+-- name: fall_back
+-- A log that still had bodies of these has not followed the ledger, whatever it has said.
+UPDATE log_erasures SET place = least(place, (
+  SELECT min(place) - 1 FROM erased_trajectories WHERE trajectory_id = ANY(%(ids)b::uuid[])))
+WHERE log_id = %(log_id)b::uuid;
+
 -- name: insert_links
 -- Who descends from whom, as stored events say. A fork is also told as a child by its first event.
 INSERT INTO trajectory_links AS l (child_id, parent_id, kind)
